@@ -1,0 +1,260 @@
+"""What a shape costs: parameters, FLOPs, cache and activation bytes. Exact integers, but for activations.
+
+    >>> from headwise.known import find
+    >>> gpt2 = find("gpt2")
+    >>> price(gpt2.shape, gpt2.options).parameters["total"]
+    124439808
+
+Conventions, the same for every shape:
+- a product of (m, k) and (k, n) is 2·m·k·n FLOPs; nothing but products counts (no norm, softmax, rotation, lookup);
+- the plain path: masked positions are computed, so they count; the backward pass is twice the forward pass;
+- prefill is one forward pass over the whole context, logits at every position; decode is one more token after it;
+- the cache is counted as stored: keys and values of kv_heads, or the latent and the one rotary key.
+
+Tests hold parameters and cache bytes equal to built models, and FLOPs equal to torch's own counter. No torch here.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape, ModelShape
+from headwise.spec import SpecError
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+DEFAULT_CONTEXT = 1024
+BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The price of one model; sequences are `context` long, in batches of one."""
+
+    shape: str
+    context: int
+    dtype: str
+    parameters: dict[str, int]
+    flops: dict[str, int]
+    kv_bytes_per_token: int
+    kv_bytes: int
+    weight_bytes: int
+    training_state_bytes: int
+    activation_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def price(shape: ModelShape, options: ModelOptions | None = None, *, context: int = 0, dtype: str = "bfloat16") -> Cost:
+    """Everything `headwise cost` shows. `dtype` is that of weights and cache; training is counted in float32."""
+    options = options or ModelOptions()
+    if dtype not in DTYPE_BYTES:
+        raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
+    length = context or options.tokens or DEFAULT_CONTEXT
+    counts = parameters(shape, options)
+    forward = forward_flops(shape, options, length)
+    cached = cached_per_token(shape) * DTYPE_BYTES[dtype]
+    return Cost(
+        shape=str(shape),
+        context=length,
+        dtype=dtype,
+        parameters=counts,
+        flops={
+            "train_per_token": 3 * forward // length,
+            "train": 3 * forward,
+            "prefill": forward,
+            "decode": decode_flops(shape, options, length),
+        },
+        kv_bytes_per_token=cached,
+        kv_bytes=cached * length,
+        weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
+        training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
+        activation_bytes=activation_bytes(shape, options, length),
+    )
+
+
+# ---- parameters ----------------------------------------------------------------------------------------------------
+
+
+def parameters(shape: ModelShape, options: ModelOptions) -> dict[str, int]:
+    """Parameters by part, `body` (what shapes are compared on) and `total`. A bias counts with its matrix."""
+    parts: Counter[str] = Counter(dict.fromkeys((*BODY_PARTS, "embeddings", "head"), 0))
+    for (attention, mlp), times in Counter(zip(shape.layers, shape.mlps, strict=True)).items():
+        for name, count in layer_parameters(attention, mlp, options).items():
+            parts[name] += times * count
+    parts["norms"] += _norm(options, shape.width) * options.final_norm
+    body = sum(parts.values())
+    parts["embeddings"], parts["head"] = _embeddings(shape.width, options), _head(shape.width, options)
+    return {**parts, "body": body, "total": sum(parts.values())}
+
+
+def layer_parameters(shape: AttentionShape, mlp: int, options: ModelOptions) -> dict[str, int]:
+    """Parameters of one block, by part."""
+    w, h, g, r, v = shape.width, shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank
+    c, q, p = shape.kv_latent, shape.q_latent, shape.rope_rank
+    qkv, every = options.bias != "none", options.bias == "all"
+    parts = dict.fromkeys(BODY_PARTS, 0)
+    parts["query"] = h * r * q if q else h * r * (w + qkv)
+    parts["key"] = c * g * (r - p) + p * (w + qkv) if c else g * r * (w + qkv)
+    parts["value"] = c * g * v if c else g * v * (w + qkv)
+    parts["output"] = w * (h * v + every)
+    parts["latents"] = (q + c) * (w + qkv + 1)  # down-projections, and one norm weight for each number
+    if mlp:
+        first = mlp * (2 if options.mlp_kind == "gated" else 1)
+        parts["mlp"] = first * (w + every) + w * (mlp + every)
+    norms = (2 if mlp else 1) * (2 if options.norm_place == "sandwich" else 1)
+    parts["norms"] = norms * _norm(options, w)
+    parts["norms"] += 2 * r * (options.qk_norm == "rms") + h * options.logit_scale
+    return parts
+
+
+def _norm(options: ModelOptions, width: int) -> int:
+    return {"layer": 2 * width, "rms": width, "unit": 1}.get(options.norm, 0)
+
+
+def _embeddings(w: int, options: ModelOptions) -> int:
+    if options.family == "encoder":
+        return 0
+    norm = _norm(options, w) * options.embedding_norm
+    if options.family == "vit":
+        patches = (options.channels * options.patch**2 + 1) * w
+        return patches + w + options.tokens * w
+    places = options.context * (options.positions == "learned")
+    segments = options.segments * (options.family == "bert")
+    return (options.vocab + places + segments) * w + norm
+
+
+def _head(w: int, options: ModelOptions) -> int:
+    bias = options.bias == "all"
+    if options.family == "decoder":
+        return 0 if options.tied else options.vocab * w
+    if options.family == "vit":
+        return options.classes * (w + 1) if options.head == "classes" else 0
+    if options.family == "bert":
+        pooler = w * (w + bias) * options.pooler
+        if options.head == "mlm":
+            table = 0 if options.tied else options.vocab * w
+            return pooler + w * (w + bias) + _norm(options, w) + table + options.vocab * bias
+        return pooler + (options.classes * (w + bias) if options.head == "classes" else 0)
+    return 0
+
+
+# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+
+
+def forward_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
+    """One forward pass over one sequence."""
+    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    body = sum(times * layer_flops(a, mlp, options, tokens, tokens) for (a, mlp), times in layers)
+    return body + _edge_flops(shape.width, options, tokens)
+
+
+def decode_flops(shape: ModelShape, options: ModelOptions, context: int) -> int:
+    """One token more, after `context` cached ones. A latent is attended to as it is where that is cheaper."""
+    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    body = sum(times * layer_flops(a, mlp, options, 1, context + 1, cached=True) for (a, mlp), times in layers)
+    return body + (2 * shape.width * options.vocab if options.family == "decoder" else 0)
+
+
+def layer_flops(
+    shape: AttentionShape, mlp: int, options: ModelOptions, queries: int, keys: int, *, cached: bool = False
+) -> int:
+    """One block: `queries` new tokens attend to `keys` tokens; with a cache only the new ones are projected."""
+    w, h, g, r, v = shape.width, shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank
+    c, q, p = shape.kv_latent, shape.q_latent, shape.rope_rank
+    per_token = w * (q or h * r) + q * h * r + h * v * w
+    per_token += w * (c + p) if c else w * g * (r + v)
+    per_token += mlp * w * (3 if options.mlp_kind == "gated" else 2)
+    expanded, absorbed = shape.products(queries, keys)
+    return 2 * (queries * per_token + (absorbed if cached and shape.absorbs(queries, keys) else expanded))
+
+
+def _edge_flops(w: int, options: ModelOptions, tokens: int) -> int:
+    """Embedding and head: products only, so table lookups are free."""
+    if options.family == "decoder":
+        return 2 * tokens * w * options.vocab
+    if options.family == "vit":
+        patches = (tokens - 1) * options.channels * options.patch**2 * w
+        return 2 * (patches + w * options.classes * (options.head == "classes"))
+    if options.family == "bert" and options.head == "mlm":
+        return 2 * tokens * w * (w + options.vocab)
+    if options.family == "bert" and options.head == "classes":
+        return 2 * w * (w * options.pooler + options.classes)
+    return 0
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def cached_per_token(shape: ModelShape) -> int:
+    """Numbers that all layers together keep of one token."""
+    return sum(layer.cached_per_token for layer in shape.layers)
+
+
+def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1) -> int:
+    """Float32 bytes that the plain path keeps for the backward pass; an estimate, within 10 % of what autograd saves.
+
+    Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once.
+    """
+    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    numbers = sum(times * _layer_saved(a, mlp, options, tokens, batch) for (a, mlp), times in layers)
+    return 4 * (numbers + batch * tokens * _edge_saved(shape.width, options))
+
+
+def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens: int, batch: int) -> int:
+    w, parts = shape.width, 2 if mlp else 1
+    norm = w + _norm_saved(options, w)  # its input and what it computed
+    per_token = parts * (w + norm * (2 if options.norm_place == "sandwich" else 1))
+    per_token += _attention_saved(shape, options, tokens) + _mlp_saved(mlp, options)
+    shared = 0
+    if options.causal:
+        shared += tokens * tokens // 4  # the mask, a byte a pair
+    if options.positions == "rotary":
+        shared += 2 * tokens * shape.rotated  # cosines and sines, for queries and for keys
+    return batch * tokens * per_token + shared
+
+
+def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int) -> int:
+    h, g, r, v, c, q = shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank, shape.kv_latent, shape.q_latent
+    saved = 2 * h * r + 2 * h * v  # queries, keys, values, and what the heads give to the output projection
+    saved += h * tokens * (2 if options.causal else 1)  # weights; a mask makes a second copy
+    normed = options.qk_norm != "none"
+    if normed or c or q or options.logit_scale:  # these keep their input, a part of the whole input projection
+        saved += (q or h * r) + (c + shape.rope_rank if c else g * (r + v))
+    if normed:
+        saved += (h + g) * (1 + r * (options.qk_norm == "rms"))
+    saved += 2 * (q + c)  # latents: normalised, and weighted
+    saved += h * r if options.logit_scale and (normed or q) else 0
+    return saved
+
+
+def _mlp_saved(mlp: int, options: ModelOptions) -> int:
+    if options.mlp_kind == "gated":
+        return mlp * (5 if options.activation == "relu2" else 4)
+    return mlp * _activation_saved(options)
+
+
+def _activation_saved(options: ModelOptions) -> int:
+    """Tensors: what goes in and what comes out; ReLU's derivative needs only the second."""
+    return 1 if options.activation == "relu" else 2
+
+
+def _norm_saved(options: ModelOptions, width: int) -> int:
+    """Beside its input: statistics, and the normalised tokens where a weight multiplies them."""
+    return {"layer": 2, "layer-plain": 2, "rms": width + 1, "rms-plain": 1, "unit": width + 2}[options.norm]
+
+
+def _edge_saved(w: int, options: ModelOptions) -> int:
+    """Per token, outside the blocks."""
+    norm = w + _norm_saved(options, w)
+    saved = norm * options.final_norm
+    read = w * (options.head != "none")  # what the head reads
+    if options.family == "vit":
+        return saved + options.channels * options.patch**2 + read
+    if options.family == "encoder":
+        return saved
+    saved += 2 + norm * options.embedding_norm + read  # token numbers take 8 bytes
+    if options.family == "decoder":
+        return saved + options.vocab * bool(options.softcap)
+    return saved + 2 * bool(options.segments) + (_activation_saved(options) * w + norm if options.head == "mlm" else 0)

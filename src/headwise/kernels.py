@@ -1,0 +1,82 @@
+"""Attention as functions of tensors: the plain way, the fast way, and rotary embeddings.
+
+Letters: B batch, T queries, S keys, H heads, G key/value heads, R qk_rank, V v_rank.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def plain_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    hardmax: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scale · QKᵀ) V as it is written, with its weights.
+
+    (B, H, T, R), (B, G, S, R) and (B, G, S, V) give (B, H, T, V) and (B, H, T, S).
+
+    Products rather than einsum: with a rank of 1 einsum multiplies elementwise, which no counter sees as a product.
+    """
+    group = queries.shape[1] // keys.shape[1]
+    if group > 1:
+        keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    logits = scale * (queries @ keys.mT)
+    if bias is not None:
+        logits = logits + bias
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -math.inf)
+    masked = allowed is not None or bias is not None
+    blind = (logits == -math.inf).all(-1, keepdim=True) if masked else None
+    if blind is not None:  # no NaN from a query that may look nowhere, nor from its gradient
+        logits = logits.masked_fill(blind, 0.0)
+    weights = F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype) if hardmax else logits.softmax(-1)
+    if blind is not None:
+        weights = weights.masked_fill(blind, 0.0)
+    weights = F.dropout(weights, dropout) if dropout else weights
+    return weights @ values, weights
+
+
+def fast_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The same through torch's fused kernels, whichever fits."""
+    v_rank = values.shape[-1]
+    if queries.is_cuda:
+        queries, keys, values = pad_ranks(queries), pad_ranks(keys), pad_ranks(values)
+    shared = queries.shape[1] != keys.shape[1]
+    heads = F.scaled_dot_product_attention(
+        queries, keys, values, mask, dropout, is_causal=causal, scale=scale, enable_gqa=shared
+    )
+    return heads[..., :v_rank]
+
+
+def pad_ranks(heads: Tensor, multiple: int = 8) -> Tensor:
+    """Zeros up to the next multiple: CUDA's fused kernels refuse other ranks, and zeros change no product."""
+    return F.pad(heads, (0, -heads.shape[-1] % multiple))
+
+
+def rotate(heads: Tensor, positions: Tensor, rotated: int, base: float) -> Tensor:
+    """Turn pair (i, i + rotated/2) of (B, H, T, R) by position · base^(-2i/rotated); positions are (T,) or (B, T)."""
+    exact = torch.float64 if heads.dtype == torch.float64 else torch.float32
+    powers = torch.arange(0, rotated, 2, device=heads.device, dtype=exact) / rotated
+    angles = positions.to(exact)[..., None] * base**-powers
+    angles = angles if positions.dim() == 1 else angles[:, None]
+    cos, sin = angles.cos(), angles.sin()
+    first, second, rest = heads.split([rotated // 2, rotated // 2, heads.shape[-1] - rotated], dim=-1)
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads.dtype)
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned

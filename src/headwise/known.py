@@ -1,0 +1,109 @@
+"""Models people know, as shape + options, with the parameter count their authors published.
+
+`find("gpt2")` and `find("w512-h8-L6")` both give a `Known`: the second is a body without options of its own.
+"""
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from headwise.options import ModelOptions, preset
+from headwise.shape import ModelShape, ShapeError
+
+
+@dataclass(frozen=True)
+class Known:
+    """A named model. `published` counts what `options` describe; `note` says what the price leaves out."""
+
+    name: str
+    shape: ModelShape
+    options: ModelOptions = field(default_factory=ModelOptions)
+    published: int | None = None
+    note: str = ""
+
+
+def _known(name: str, shape: str, family: str, published: int | None, note: str = "", **options: Any) -> Known:
+    return Known(name, ModelShape.parse(shape), preset(family, **options), published, note)
+
+
+def _attention_only(name: str, shape: str, **options: Any) -> Known:
+    note = "attention only: its MLPs are mixtures of experts, which headwise does not price"
+    made = ModelOptions(norm="rms", positions="rotary", **options)
+    return Known(name, ModelShape.parse(shape), made, None, note)
+
+
+_GPT2: dict[str, Any] = {"vocab": 50_257, "context": 1024}
+_BERT: dict[str, Any] = {"vocab": 30_522, "context": 512}
+_VIT: dict[str, Any] = {"image": 224, "patch": 16, "classes": 1000}
+_NANOCHAT: dict[str, Any] = {"vocab": 65_536, "context": 2048}
+_CRAMMED: dict[str, Any] = {
+    "vocab": 32_768,
+    "context": 128,
+    "norm": "layer-plain",
+    "norm_place": "pre",
+    "mlp_kind": "gated",
+    "bias": "none",
+    "positions": "none",
+    "segments": 0,
+    "pooler": False,
+    "embedding_norm": False,
+}
+_LLAMA3: dict[str, Any] = {"vocab": 128_256, "context": 131_072, "rope_base": 500_000.0}
+_QWEN3: dict[str, Any] = {
+    "vocab": 151_936,
+    "context": 40_960,
+    "norm_eps": 1e-6,
+    "rope_base": 1_000_000.0,
+    "qk_norm": "rms",
+}
+_GEMMA3: dict[str, Any] = {
+    "vocab": 262_144,
+    "context": 32_768,
+    "norm_eps": 1e-6,
+    "norm_place": "sandwich",
+    "activation": "gelu-tanh",
+    "qk_norm": "rms",
+    "rope_base": 1_000_000.0,
+    "tied": True,
+}
+
+KNOWN: dict[str, Known] = {
+    known.name: known
+    for known in (
+        _known("nanochat-d20", "w1280-h10-L20", "nanochat", 560_988_160, **_NANOCHAT),
+        _known("nanochat-d28", "w1792-h14-L28", "nanochat", None, **_NANOCHAT),
+        _known("gpt2", "w768-h12-L12", "gpt2", 124_439_808, **_GPT2),
+        _known("gpt2-medium", "w1024-h16-L24", "gpt2", 354_823_168, **_GPT2),
+        _known("gpt2-xl", "w1600-h25-L48", "gpt2", 1_557_611_200, **_GPT2),
+        _known("bert-base", "w768-h12-L12", "bert", 109_482_240, **_BERT),
+        _known("bert-large", "w1024-h16-L24", "bert", 335_141_888, **_BERT),
+        _known("crammed-bert", "w768-h12-L16-m1536", "bert", 119_537_664, **_CRAMMED),
+        _known("crammed-bert-thin", "w768-h24-L10-m1536", "bert", 84_148_224, **_CRAMMED),
+        _known("vit-s16", "w384-h6-L12", "vit", 22_050_664, **_VIT),
+        _known("vit-b16", "w768-h12-L12", "vit", 86_567_656, **_VIT),
+        _known("vit-l16", "w1024-h16-L24", "vit", 304_326_632, **_VIT),
+        _known("llama-3.2-1b", "w2048-h32-g8-L16-m8192", "llama", 1_235_814_400, tied=True, **_LLAMA3),
+        _known("llama-3-8b", "w4096-h32-g8-L32-m14336", "llama", 8_030_261_248, **_LLAMA3),
+        _known("mistral-7b", "w4096-h32-g8-L32-m14336", "llama", 7_241_732_096, vocab=32_000, context=32_768),
+        _known("qwen3-0.6b", "w1024-h16-r128-g8-L28-m3072", "llama", 596_049_920, tied=True, **_QWEN3),
+        _known("qwen3-8b", "w4096-h32-g8-L36-m12288", "llama", 8_190_735_360, **_QWEN3),
+        _known("gemma3-270m", "w640-h4-r256-g1-L18-m2048", "llama", 268_098_176, **_GEMMA3),
+        _known("gemma3-1b", "w1152-h4-r256-g1-L26-m6912", "llama", 999_885_952, **_GEMMA3),
+        _attention_only("deepseek-v2-lite", "w2048-h16-r192-v128-c512-p64-L27-m0"),
+        _attention_only("deepseek-v3", "w7168-h128-r192-v128-c512-q1536-p64-L61-m0"),
+    )
+}
+
+
+def find(text: str) -> Known:
+    """The known model of that name, or the shape written in the text as a bare body."""
+    name = text.strip().lower()
+    if name in KNOWN:
+        return KNOWN[name]
+    try:
+        return Known("", ModelShape.parse(text))
+    except ShapeError as error:
+        close = get_close_matches(name, KNOWN, n=3, cutoff=0.5)
+        if close and not name.startswith("w"):
+            raise ShapeError(f"'{text}' is neither a known model nor a shape", close) from None
+        raise error

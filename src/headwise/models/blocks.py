@@ -1,0 +1,124 @@
+"""What every model is made of: norms, the MLP, and the block that joins attention to them."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.attention import Attention, KVCache
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class UnitNorm(nn.Module):
+    """Each token to unit length, times one learned scalar: the rank paper's norm.
+
+    Without the scalar a residual block cannot weigh its two halves, and rank 1 stays at the trivial error.
+    """
+
+    def __init__(self, eps: float = 1e-6, **factory: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.ones((), **factory))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1, eps=self.eps) * self.scale
+
+
+def make_norm(options: ModelOptions, width: int, **factory: Any) -> nn.Module:
+    if options.norm == "unit":
+        return UnitNorm(options.norm_eps, **factory)
+    kind = nn.LayerNorm if options.norm.startswith("layer") else nn.RMSNorm
+    return kind(width, options.norm_eps, elementwise_affine=not options.norm.endswith("plain"), **factory)
+
+
+def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any) -> Attention:
+    return Attention(
+        shape,
+        causal=options.causal,
+        rope_base=options.rope_base if options.positions == "rotary" else None,
+        qk_norm=options.qk_norm,
+        norm_eps=options.norm_eps,
+        logit_scale=options.logit_scale,
+        input_bias=options.bias != "none",
+        output_bias=options.bias == "all",
+        dropout=options.dropout,
+        output_scale=options.output_scale,
+        **factory,
+    )
+
+
+class MLP(nn.Module):
+    """Two products with an activation between them; gated, the first gives twice the width: half gates the other."""
+
+    def __init__(self, width: int, hidden: int, options: ModelOptions, **factory: Any) -> None:
+        super().__init__()
+        bias = options.bias == "all"
+        self.gated = options.mlp_kind == "gated"
+        self.activation = options.activation
+        self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
+        self.output = nn.Linear(hidden, width, bias=bias, **factory)
+        init_linear(self.input)
+        init_linear(self.output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.input(x)
+        activate = ACTIVATIONS[self.activation]
+        if self.gated:
+            gate, hidden = hidden.chunk(2, dim=-1)
+            return self.output(activate(gate) * hidden)
+        return self.output(activate(hidden))
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each added to the residual stream; `norm_place` says where the norms stand."""
+
+    def __init__(self, shape: AttentionShape, mlp: int, options: ModelOptions, **factory: Any) -> None:
+        super().__init__()
+        self.place = options.norm_place
+        self.dropout = nn.Dropout(options.dropout)
+        self.attention = make_attention(shape, options, **factory)
+        self.mlp = MLP(shape.width, mlp, options, **factory) if mlp else None
+        norms = (2 if mlp else 1) * (2 if self.place == "sandwich" else 1)
+        self.norms = nn.ModuleList(make_norm(options, shape.width, **factory) for _ in range(norms))
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        padding: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        norms = iter(self.norms)
+        x = self._add(x, norms, lambda y: self.attention(y, padding=padding, positions=positions, cache=cache))
+        return x if self.mlp is None else self._add(x, norms, self.mlp)
+
+    def _add(self, x: Tensor, norms: Any, part: Any) -> Tensor:
+        if self.place == "post":
+            return next(norms)(x + self.dropout(part(x)))
+        y = part(next(norms)(x))
+        y = next(norms)(y) if self.place == "sandwich" else y
+        return x + self.dropout(y)
+
+
+def init_linear(linear: nn.Linear, scale: float = 1.0) -> None:
+    """Normal with variance scale² / fan-in, biases 0: unit-variance inputs give outputs of variance scale²."""
+    nn.init.normal_(linear.weight, std=scale * linear.in_features**-0.5)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+def make_embedding(rows: int, width: int, scale: float = 1.0, **factory: Any) -> nn.Embedding:
+    embedding = nn.Embedding(rows, width, **factory)
+    nn.init.normal_(embedding.weight, std=scale)
+    return embedding

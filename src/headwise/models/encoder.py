@@ -1,0 +1,46 @@
+"""The encoder: vectors in, vectors out. It is also the body of every other model."""
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from headwise.attention import KVCache
+from headwise.models.blocks import Block, init_linear, make_norm
+from headwise.options import ModelOptions
+from headwise.shape import ModelShape
+
+
+class Encoder(nn.Module):
+    """A stack of blocks. `preset("encoder")` is the rank paper's: post-norm, unit norms with a scalar, biases, ReLU."""
+
+    def __init__(self, shape: ModelShape, options: ModelOptions | None = None, **factory: Any) -> None:
+        super().__init__()
+        options = options or ModelOptions()
+        self.shape, self.options = shape, options
+        self.blocks = nn.ModuleList(
+            Block(attention, mlp, options, **factory) for attention, mlp in zip(shape.layers, shape.mlps, strict=True)
+        )
+        self.final_norm = make_norm(options, shape.width, **factory) if options.final_norm else None
+        if options.norm_place == "pre":
+            self._tame_residuals()
+
+    def _tame_residuals(self) -> None:
+        """Before a norm the stream adds up: each of its 2·depth parts starts with 1 / (2·depth) of the variance."""
+        scale = (2 * self.shape.depth) ** -0.5
+        for block in cast(list[Block], self.blocks):
+            init_linear(block.attention.output, scale)
+            if block.mlp is not None:
+                init_linear(block.mlp.output, scale)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        padding: Tensor | None = None,
+        positions: Tensor | None = None,
+        caches: list[KVCache] | None = None,
+    ) -> Tensor:
+        """(batch, tokens, width) to the same; `padding` (batch, tokens) is true for real tokens."""
+        for layer, block in enumerate(self.blocks):
+            x = block(x, padding=padding, positions=positions, cache=caches[layer] if caches else None)
+        return x if self.final_norm is None else self.final_norm(x)

@@ -1,0 +1,140 @@
+"""Everything about a model that is not its shape: what goes in and out, norms, biases, the kind of MLP.
+
+A shape with options is a whole model. A bare shape is a body: blocks without embeddings and head, with no biases and
+with norms that have no parameters, so that it is made of nothing but the matrices the shape speaks of. `PRESETS`
+are the usual combinations. Nothing here needs torch.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from headwise.spec import Spec, SpecError
+
+Family = Literal["encoder", "decoder", "vit", "bert"]
+Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit"]
+Activation = Literal["relu", "relu2", "gelu", "gelu-tanh", "silu"]
+
+
+class ModelOptions(Spec):
+    """What turns a shape into a model. The defaults are a bare body (see the module's first lines)."""
+
+    family: Family = Field(default="encoder", description="encoder (vectors in and out), decoder, vit or bert")
+    norm: Norm = Field(default="rms-plain", description="'-plain' has no parameters; 'unit' has one scalar")
+    norm_place: Literal["pre", "post", "sandwich"] = Field(default="pre", description="where a block normalises")
+    norm_eps: float = Field(default=1e-6, description="added inside every norm")
+    mlp_kind: Literal["plain", "gated"] = Field(default="plain", description="gated: two products in, one out")
+    activation: Activation = Field(default="relu2", description="of the MLP")
+    bias: Literal["none", "qkv", "all"] = Field(default="none", description="which products add a bias")
+    positions: Literal["none", "learned", "rotary"] = Field(default="none", description="how tokens know their place")
+    rope_base: float = Field(default=10_000.0, description="base of the rotary frequencies")
+    qk_norm: Literal["none", "rms", "rms-plain"] = Field(default="none", description="norm of queries and keys")
+    logit_scale: bool = Field(default=False, description="a learned factor on each head's logits")
+    output_scale: float = Field(default=1.0, description="fixed factor on attention's output")
+    dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")
+    vocab: int = Field(default=0, description="number of tokens")
+    context: int = Field(default=0, description="longest sequence; 0 where the model has no limit of its own")
+    segments: int = Field(default=0, description="rows of BERT's segment table")
+    embedding_norm: bool = Field(default=False, description="a norm after the embedding")
+    final_norm: bool = Field(default=False, description="a norm after the last block")
+    tied: bool = Field(default=False, description="the output reuses the embedding table")
+    softcap: float = Field(default=0.0, description="bound on output logits, softcap·tanh(logit/softcap); 0 for none")
+    pooler: bool = Field(default=False, description="BERT's dense layer on the first token")
+    head: Literal["none", "lm", "mlm", "classes"] = Field(default="none", description="what the model predicts")
+    classes: int = Field(default=0, description="number of classes, with head 'classes'")
+    image: int = Field(default=0, description="side of a square image, in pixels")
+    patch: int = Field(default=0, description="side of a square patch, in pixels")
+    channels: int = Field(default=3, description="of an image")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelOptions":
+        needs = {
+            "decoder": ("vocab",),
+            "bert": ("vocab",),
+            "vit": ("image", "patch"),
+            "encoder": (),
+        }[self.family]
+        for name in (*needs, *(("classes",) if self.head == "classes" else ())):
+            if getattr(self, name) < 1:
+                raise SpecError(f"a model of family '{self.family}' needs {name}: give --{name} or {name}=...")
+        if self.positions == "learned" and self.family in ("decoder", "bert") and self.context < 1:
+            raise SpecError("learned positions need a context: give --context or context=...")
+        if self.family == "vit" and self.image % self.patch:
+            raise SpecError(f"patches of {self.patch} do not tile an image of {self.image}; use a divisor")
+        if self.head in ("lm", "mlm") and not self.vocab:
+            raise SpecError(f"head '{self.head}' predicts tokens, so it needs vocab")
+        return self
+
+    @property
+    def causal(self) -> bool:
+        return self.family == "decoder"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens the body sees for one whole input: an image's patches and its class token, else the context."""
+        return (self.image // self.patch) ** 2 + 1 if self.family == "vit" else self.context
+
+    def replace(self, **changes: Any) -> "ModelOptions":
+        return type(self)(**{**self.model_dump(), **changes})
+
+
+_LLAMA: dict[str, Any] = {
+    "family": "decoder",
+    "norm": "rms",
+    "mlp_kind": "gated",
+    "activation": "silu",
+    "positions": "rotary",
+    "final_norm": True,
+    "head": "lm",
+}
+_CLASSIC: dict[str, Any] = {"norm": "layer", "activation": "gelu", "bias": "all"}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "encoder": {"norm": "unit", "norm_place": "post", "activation": "relu", "bias": "all"},
+    "nanochat": {
+        "family": "decoder",
+        "positions": "rotary",
+        "qk_norm": "rms-plain",
+        "embedding_norm": True,
+        "final_norm": True,
+        "head": "lm",
+        "softcap": 15.0,
+    },
+    "gpt2": {
+        **_CLASSIC,
+        "family": "decoder",
+        "norm_eps": 1e-5,
+        "activation": "gelu-tanh",
+        "positions": "learned",
+        "final_norm": True,
+        "tied": True,
+        "head": "lm",
+    },
+    "llama": {**_LLAMA, "norm_eps": 1e-5},
+    "bert": {
+        **_CLASSIC,
+        "family": "bert",
+        "norm_eps": 1e-12,
+        "norm_place": "post",
+        "positions": "learned",
+        "segments": 2,
+        "embedding_norm": True,
+        "tied": True,
+        "pooler": True,
+    },
+    "vit": {
+        **_CLASSIC,
+        "family": "vit",
+        "norm_eps": 1e-6,
+        "positions": "learned",
+        "final_norm": True,
+        "head": "classes",
+    },
+}
+
+
+def preset(name: str, **changes: Any) -> ModelOptions:
+    """The options of a usual kind of model, with changes: `preset("llama", vocab=32000, context=2048)`."""
+    if name not in PRESETS:
+        raise SpecError(f"no family '{name}'; there are {', '.join(PRESETS)}")
+    return ModelOptions(**{**PRESETS[name], **changes})

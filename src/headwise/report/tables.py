@@ -1,0 +1,119 @@
+"""Tables for a terminal of 80 columns."""
+
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from headwise.cost import BODY_PARTS, Cost
+from headwise.known import KNOWN, Known
+from headwise.search import Row
+
+_SI = ("", "k", "M", "G", "T", "P", "E")  # FLOPs and bytes
+_COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
+
+
+def show(*parts: RenderableType) -> None:
+    """Print to standard output."""
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def short(number: float, unit: str = "", prefixes: tuple[str, ...] = _SI) -> str:
+    """Three significant digits with a prefix: 1234567 bytes are '1.23 MB'."""
+    power = 0
+    while abs(number) >= 999.5 and power < len(prefixes) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g} {prefixes[power]}{unit}".rstrip()
+
+
+def percent(part: float) -> str:
+    return f"{part:+.2%}" if abs(part) >= 0.00005 else "0 %"
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        left = column.startswith("<")
+        table.add_column(column.removeprefix("<"), justify="left" if left else "right", overflow="fold")
+    return table
+
+
+def cost_table(cost: Cost, known: Known) -> list[RenderableType]:
+    """Parameters by part, then everything else."""
+    heading = f"{known.name}  {cost.shape}".strip()
+    counts = cost.parameters
+    parts = _table("<parameters", "", title=heading)
+    for name in (*BODY_PARTS, "embeddings", "head"):
+        if counts[name]:
+            parts.add_row(f"  {name}", f"{counts[name]:,}")
+    if counts["total"] != counts["body"]:
+        parts.add_row("  body (all but embeddings and head)", f"{counts['body']:,}")
+    parts.add_row("total", f"[bold]{counts['total']:,}[/bold]")
+    rest = _table(f"<one sequence of {cost.context:,} tokens", "")
+    rest.add_row(
+        "  training", f"{short(cost.flops['train'], 'FLOP')} ({short(cost.flops['train_per_token'], 'FLOP')} a token)"
+    )
+    rest.add_row("  prefill", short(cost.flops["prefill"], "FLOP"))
+    rest.add_row("  one more token", short(cost.flops["decode"], "FLOP"))
+    rest.add_row("  cache", f"{short(cost.kv_bytes, 'B')} ({cost.kv_bytes_per_token:,} bytes a token, {cost.dtype})")
+    rest.add_row("  activations kept", f"about {short(cost.activation_bytes, 'B')} (float32, plain path)")
+    rest.add_row("  weights", f"{short(cost.weight_bytes, 'B')} ({cost.dtype})")
+    rest.add_row("  training state", f"{short(cost.training_state_bytes, 'B')} (float32, AdamW)")
+    return [parts, "", rest, *_notes(known)]
+
+
+def _notes(known: Known) -> list[RenderableType]:
+    notes: list[RenderableType] = []
+    if known.note:
+        notes += ["", f"Note: {known.note}."]
+    elif not known.name and known.options.family == "encoder":
+        notes += ["", "[dim]A bare shape is a body: no embeddings, head or biases. Add them with --family.[/dim]"]
+    return notes
+
+
+def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[RenderableType]:
+    """Shapes of equal cost, the base marked."""
+    table = _table("<shape", "heads", "qk", "v", "kv", "L", "mlp", "parameters", "difference")
+    for row in rows[:limit]:
+        s = row.shape
+        cells = [str(s), *(str(x) for x in (s.heads, s.qk_rank, s.v_rank, s.kv_heads, s.depth, s.mlp))]
+        mark = "bold" if cells[0] == base else ""
+        table.add_row(*cells, short(row.parameters, prefixes=_COUNT), percent(row.difference), style=mark)
+    told = f"{len(rows)} shapes that hold {hold}" + ("" if hold == "params" else "; difference is in parameters")
+    more = [f"… and {len(rows) - limit} more: --limit {len(rows)} or --json"] if len(rows) > limit else []
+    return [f"{told}, base [bold]{base}[/bold]", table, *more]
+
+
+def times_table(rows: list[dict[str, Any]], base: str) -> list[RenderableType]:
+    """Shapes with the time of a training step here, and how many steps fit the base's time."""
+    table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps in equal time")
+    for row in rows:
+        cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), short(row["parameters"], prefixes=_COUNT)]
+        cells += [percent(row["difference"]), f"{row['time']:.2f} ×", f"{row['steps']:.2f} ×"]
+        table.add_row(*cells, style="bold" if row["shape"] == base else "")
+    return [f"{len(rows)} shapes, base [bold]{base}[/bold]; body's training step measured on this machine", table]
+
+
+def known_table() -> RenderableType:
+    """Every known model."""
+    from headwise.cost import parameters
+
+    table = _table("<name", "<shape", "<family", "parameters")
+    for known in KNOWN.values():
+        count = parameters(known.shape, known.options)["total"]
+        family = "attention only" if known.note else known.options.family
+        table.add_row(known.name, str(known.shape), family, f"{count:,}")
+    return table
+
+
+def demo_table(rows: list[dict[str, Any]], trivial: float) -> RenderableType:
+    """The demo's arms, with a bar for each error."""
+    table = _table("heads", "rank", "parameters", "error", "range of seeds", "trivial", "<")
+    for row in rows:
+        bar = "█" * max(1, round(20 * row["error"] / trivial))
+        seeds = f"{row['low']:.3f}–{row['high']:.3f}"
+        cells = [f"{row['parameters']:,}", f"{row['error']:.3f}", seeds, f"{trivial:.3f}", bar]
+        table.add_row(str(row["heads"]), str(row["qk_rank"]), *cells)
+    return table

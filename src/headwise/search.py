@@ -1,0 +1,207 @@
+"""Shapes of equal cost: what else could be had for the price of this one?
+
+    for row in equal_cost(ModelShape.parse("w1792-h14-L28")):
+        print(row.shape, row.difference)
+
+Heads run over the divisors of H·r, so that H·r and H·v stay what they were (for most models, the width). Further axes
+are free: ranks in multiples of 8, kv_heads among the divisors of H, depth, MLP. A candidate that misses the budget gets
+the MLP that meets it, else the depth. Budgets: `params` (of the body), `flops` (training, per token), `kv` (cached
+numbers per token). No torch here; holding `time` needs measurements, see `timing`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import Any, Literal
+
+from headwise.cost import DEFAULT_CONTEXT, layer_flops, layer_parameters, parameters
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
+from headwise.spec import SpecError
+
+Hold = Literal["params", "flops", "kv"]
+AXES = ("heads", "qk_rank", "v_rank", "kv_heads", "depth", "mlp")
+STEP = 8  # ranks and MLPs move in multiples of this: what hardware likes, and few enough to read
+MOST_CANDIDATES = 100_000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A uniform stack: one layer, repeated."""
+
+    layer: AttentionShape
+    mlp: int
+    depth: int
+
+    @property
+    def shape(self) -> ModelShape:
+        return ModelShape(depth=self.depth, mlp=self.mlp, **self.layer.model_dump())
+
+
+@dataclass(frozen=True)
+class Row:
+    """A shape that meets the budget, its body's parameters, and how far the held cost is from the base's."""
+
+    shape: ModelShape
+    parameters: int
+    difference: float
+    cost_difference: float
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = self.shape.model_dump()
+        costs = {
+            "parameters": self.parameters,
+            "difference": self.difference,
+            "cost_difference": self.cost_difference,
+        }
+        return {"shape": str(self.shape), **fields, **costs}
+
+
+def equal_cost(
+    base: ModelShape,
+    options: ModelOptions | None = None,
+    *,
+    hold: Hold = "params",
+    tolerance: float = 0.01,
+    vary: tuple[str, ...] = ("heads",),
+    context: int = 0,
+) -> list[Row]:
+    """Every shape that costs what the base costs, within `tolerance`, ordered by heads, ranks, sharing, depth, MLP."""
+    options = options or ModelOptions()
+    _check(base, hold, tolerance, vary)
+    start = Candidate(base.layers[0], base.mlps[0], base.depth)
+    length = context or options.tokens or DEFAULT_CONTEXT
+    per_layer = _PER_LAYER[hold]
+    budget = per_layer(start.layer, start.mlp, options, length) * start.depth
+    own = parameters(base, options)["body"]
+    found: dict[Candidate, Row] = {}
+    for candidate in candidates(start, vary):
+        met = _meet(candidate, budget, tolerance, vary, lambda layer, mlp: per_layer(layer, mlp, options, length))
+        if met is None or met in found:
+            continue
+        cost = per_layer(met.layer, met.mlp, options, length) * met.depth
+        edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
+        body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
+        found[met] = Row(met.shape, body, body / own - 1, cost / budget - 1)
+    return [found[candidate] for candidate in sorted(found, key=_order)]
+
+
+def _parameters(layer: AttentionShape, mlp: int, options: ModelOptions, _: int) -> int:
+    return sum(layer_parameters(layer, mlp, options).values())
+
+
+def _flops(layer: AttentionShape, mlp: int, options: ModelOptions, length: int) -> int:
+    return layer_flops(layer, mlp, options, length, length)
+
+
+def _cached(layer: AttentionShape, mlp: int, options: ModelOptions, _: int) -> int:
+    return layer.cached_per_token
+
+
+_PER_LAYER: dict[str, Callable[[AttentionShape, int, ModelOptions, int], int]] = {
+    "params": _parameters,
+    "flops": _flops,
+    "kv": _cached,
+}
+
+
+# ---- candidates ----------------------------------------------------------------------------------------------------
+
+
+def candidates(start: Candidate, vary: tuple[str, ...], most: int = MOST_CANDIDATES) -> list[Candidate]:
+    """The base first, then every combination of the axes."""
+    found = list(islice(_combinations(start, vary), most + 1))
+    if len(found) > most:
+        raise SpecError(f"more than {most:,} candidates are too many here; vary fewer axes")
+    return found
+
+
+def _combinations(start: Candidate, vary: tuple[str, ...]) -> Iterator[Candidate]:
+    yield start
+    layer = start.layer
+    depths = range(1, 2 * start.depth + 1) if "depth" in vary else [start.depth]
+    half = max(STEP, layer.width // 2)
+    mlps = range(half, 8 * layer.width + 1, half) if "mlp" in vary else [start.mlp]
+    for attention in _attentions(layer, vary):
+        for depth, mlp in product(depths, mlps):
+            yield Candidate(attention, mlp, depth)
+
+
+def _attentions(base: AttentionShape, vary: tuple[str, ...]) -> Iterator[AttentionShape]:
+    ranks = range(STEP, max(base.width, base.qk_rank, base.v_rank) + 1, STEP)
+    qk_total, v_total = base.heads * base.qk_rank, base.heads * base.v_rank
+    for heads in divisors(qk_total) if "heads" in vary else [base.heads]:
+        qk_ranks = ranks if "qk_rank" in vary else [_share(qk_total, heads)]
+        v_ranks = ranks if "v_rank" in vary else [_share(v_total, heads)]
+        groups = divisors(heads) if "kv_heads" in vary else [_same_sharing(base, heads)]
+        for qk_rank, v_rank, kv_heads in product(qk_ranks, v_ranks, groups):
+            if qk_rank and v_rank:
+                changes = {"heads": heads, "qk_rank": qk_rank, "v_rank": v_rank, "kv_heads": kv_heads}
+                yield base.model_copy(update=changes | {"rope_rank": _rope_rank(base, qk_rank)})
+
+
+def _share(total: int, heads: int) -> int:
+    """What one head gets when the total is kept; 0 where it does not divide."""
+    return 0 if total % heads else total // heads
+
+
+def _same_sharing(base: AttentionShape, heads: int) -> int:
+    """As many query heads for each key/value head as the base has, or the nearest that divides."""
+    return nearest_divisors(heads, max(1, round(heads / base.group)), 1)[0]
+
+
+def _rope_rank(base: AttentionShape, qk_rank: int) -> int:
+    """All of the head where the base turns all of it, else as much as fits."""
+    if base.rope_rank == base.qk_rank:
+        return qk_rank
+    return min(base.rope_rank, qk_rank - bool(base.kv_latent))
+
+
+# ---- meeting the budget --------------------------------------------------------------------------------------------
+
+
+def _meet(
+    candidate: Candidate,
+    budget: int,
+    tolerance: float,
+    vary: tuple[str, ...],
+    cost: Callable[[AttentionShape, int], int],
+) -> Candidate | None:
+    """The candidate, or with another MLP, or with another depth: the first that costs what it should."""
+    layer, mlp, depth = candidate.layer, candidate.mlp, candidate.depth
+    own = cost(layer, mlp)
+    if _near(own * depth, budget, tolerance):
+        return candidate
+    if "mlp" not in vary and mlp and (slope := cost(layer, mlp + STEP) - own):
+        solved = mlp + STEP * round((budget / depth - own) / slope)
+        if solved >= STEP and _near(cost(layer, solved) * depth, budget, tolerance):
+            return replace(candidate, mlp=solved)
+    if "depth" not in vary:
+        solved = max(1, round(budget / own))
+        if _near(own * solved, budget, tolerance):
+            return replace(candidate, depth=solved)
+    return None
+
+
+def _near(cost: int, budget: int, tolerance: float) -> bool:
+    return abs(cost - budget) <= tolerance * budget
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    layer = candidate.layer
+    return (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, candidate.depth, candidate.mlp)
+
+
+def _check(base: ModelShape, hold: str, tolerance: float, vary: tuple[str, ...]) -> None:
+    if hold not in _PER_LAYER:
+        raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
+    if not 0 <= tolerance < 1:
+        raise SpecError(f"a tolerance of {tolerance:g} makes no sense here; use 0 to 0.99, or a percentage as in 1%")
+    for axis in vary:
+        if axis not in AXES:
+            raise SpecError(f"cannot vary '{axis}'; there are {', '.join(AXES)}")
+    if len(set(zip(base.layers, base.mlps, strict=True))) > 1:
+        raise ShapeError(
+            f"the layers of {base} differ, and a search needs equal ones",
+            [str(ModelShape.of([base.layers[0]] * base.depth, [base.mlps[0]] * base.depth))],
+        )

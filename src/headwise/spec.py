@@ -1,0 +1,36 @@
+"""What every specification in headwise shares: it is frozen, it refuses unknown fields, and it explains itself.
+
+A wrong value raises `SpecError` with one sentence that says what is wrong. The command line prints that sentence
+and exits with 2; nobody has to read a traceback to find a typing mistake.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class SpecError(ValueError):
+    """One sentence: what was asked for and why it cannot be."""
+
+
+class Spec(BaseModel):
+    """A frozen, strict description. Subclasses are compared, hashed and printed by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explain(type(self), error) from None
+
+
+def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
+    first = error.errors()[0]
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, SpecError):
+        return inner
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return SpecError(f"{spec.__name__} has no field '{field}'; it has {', '.join(spec.model_fields)}")
+    return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")

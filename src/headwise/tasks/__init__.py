@@ -1,0 +1,1 @@
+"""What shapes are tried on: one file a task."""

@@ -1,0 +1,66 @@
+"""How long a training step takes here, measured on single blocks: a model too large for this machine has a time too.
+
+A budget of time is met by steps, not by sizes: a shape whose step takes twice as long gets half the steps.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from headwise.cost import DEFAULT_CONTEXT, parameters
+from headwise.models import Encoder
+from headwise.options import ModelOptions
+from headwise.search import Candidate, candidates
+from headwise.shape import ModelShape
+
+REPEATS = 5
+MOST_TOKENS = 256
+MOST_SHAPES = 64
+
+
+def step_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
+    """Forward and backward of the body on one sequence: the sum of its blocks' medians."""
+    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    return sum(times * _block_seconds(ModelShape.of([a], [mlp]), options, tokens) for (a, mlp), times in layers)
+
+
+def _block_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
+    body = Encoder(shape, options)
+    x = torch.randn(1, tokens, shape.width, requires_grad=True)
+    seconds = []
+    for _ in range(REPEATS + 1):  # the first one warms up
+        start = perf_counter()
+        body(x).sum().backward()
+        seconds.append(perf_counter() - start)
+    return median(seconds[1:])
+
+
+def equal_time(
+    base: ModelShape,
+    options: ModelOptions,
+    *,
+    vary: tuple[str, ...] = ("heads",),
+    context: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, Any]]:
+    """Every combination of the axes with its step time, and its steps in the base's time, as ratios to the base."""
+    tokens = min(context or options.tokens or DEFAULT_CONTEXT, MOST_TOKENS)
+    start = Candidate(base.layers[0], base.mlps[0], base.depth)
+    shapes = list(dict.fromkeys(c.shape for c in candidates(start, vary, MOST_SHAPES)))
+    seconds = []
+    for done, shape in enumerate(shapes):
+        on_progress(done, len(shapes))
+        seconds.append(step_seconds(shape, options, tokens))
+    on_progress(len(shapes), len(shapes))
+    own = parameters(base, options)["body"]
+    rows = []
+    for shape, time in zip(shapes, seconds, strict=True):
+        body = parameters(shape, options)["body"]
+        costs = {"parameters": body, "difference": body / own - 1}
+        ratios = {"time": time / seconds[0], "steps": seconds[0] / time, "tokens": tokens}
+        rows.append({"shape": str(shape), **shape.model_dump(), **costs, **ratios})
+    return sorted(rows, key=lambda row: (row["heads"], row["qk_rank"], row["v_rank"]))
