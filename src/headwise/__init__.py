@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
     from headwise.models import build as build
+    from headwise.multihead import MultiheadAttention as MultiheadAttention
     from headwise.options import ModelOptions as ModelOptions
+    from headwise.options import preset as preset
     from headwise.search import equal_cost as equal_cost
     from headwise.shape import AttentionShape as AttentionShape
     from headwise.shape import ModelShape as ModelShape
@@ -29,11 +31,13 @@ _HOME = {
     "KVCache": "attention",
     "ModelOptions": "options",
     "ModelShape": "shape",
+    "MultiheadAttention": "multihead",
     "ShapeError": "shape",
     "SpecError": "spec",
     "build": "models",
     "equal_cost": "search",
     "find": "known",
+    "preset": "options",
     "price": "cost",
 }
 __all__ = sorted(_HOME)

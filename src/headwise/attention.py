@@ -98,20 +98,19 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_options(shape, window, qk_norm, dropout, path)
+        _check_options(shape, window, qk_norm, dropout, path, value_width)
         self.shape = shape
         self.causal, self.window, self.rope_base = causal, window, rope_base
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
         self.dropout, self.output_scale, self.path = dropout, output_scale, path
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        key_width, value_width = key_width or shape.width, value_width or shape.width
         self.sections = _sections(shape)
-        self.fused = key_width == value_width == shape.width
+        widths = (shape.width, key_width or shape.width, value_width or shape.width)[: len(self.sections)]
+        self.fused = len(set(widths)) == 1
         if self.fused:
             self.input = nn.Linear(shape.width, sum(self.sections), bias=input_bias, **factory)
         else:
-            widths = (shape.width, key_width, value_width)
             self.inputs = nn.ModuleList(
                 nn.Linear(width, size, bias=input_bias, **factory)
                 for width, size in zip(widths, self.sections, strict=True)
@@ -164,13 +163,14 @@ class Attention(nn.Module):
         With `need_weights` the attention weights (B, H, T, S) come second, through the plain path.
         """
         start = cache.length if cache else 0
-        query, key, value = self._project(x, memory, values)
+        query, key, *value = self._project(x, memory, values)
         queries = self._queries(query, positions, start)
+        positions = positions if memory is None else None
         value_up = None
         if self.shape.kv_latent:
             queries, keys, values, value_up = self._from_latent(queries, key, positions, start, cache)
         else:
-            keys, values = self._keys_values(key, value, positions, start, cache)
+            keys, values = self._keys_values(key, value[0], positions, start, cache)
         allowed = self._allowed(queries, keys, start, mask, padding)
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
@@ -178,21 +178,22 @@ class Attention(nn.Module):
         output = self.output(heads.transpose(1, 2).flatten(2)) * self.output_scale
         return (output, weights) if need_weights and weights is not None else output
 
-    def _project(self, x: Tensor, memory: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, memory: Tensor | None, values: Tensor | None) -> list[Tensor]:
         """Queries, keys and values (or their latents), one product where they read the same tokens."""
+        if self.shape.kv_latent and values is not None:
+            raise SpecError("keys and values share one latent here, so they read one memory: leave `values` out")
         if self.fused and memory is None and values is None:
-            query, key, value = self.input(x).split(self.sections, dim=-1)
-            return query, key, value
+            return list(self.input(x).split(self.sections, dim=-1))
         memory = x if memory is None else memory
         sources = (x, memory, memory if values is None else values)
-        query, key, value = (F.linear(s, w, b) for s, (w, b) in zip(sources, self._input_parts(), strict=True))
-        return query, key, value
+        return [F.linear(s, w, b) for s, (w, b) in zip(sources, self.input_parts(), strict=False)]
 
-    def _input_parts(self) -> list[tuple[Tensor, Tensor | None]]:
+    def input_parts(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of queries, of keys and of values; with a latent, of queries and of the latent."""
         if not self.fused:
             return [(part.weight, part.bias) for part in cast(list[nn.Linear], self.inputs)]
         weights = self.input.weight.split(self.sections)
-        biases = self.input.bias.split(self.sections) if self.input.bias is not None else (None,) * 3
+        biases = self.input.bias.split(self.sections) if self.input.bias is not None else [None] * len(weights)
         return list(zip(weights, biases, strict=True))
 
     def _queries(self, query: Tensor, positions: Tensor | None, start: int) -> Tensor:
@@ -303,7 +304,7 @@ class Attention(nn.Module):
     def head_weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Per query head, without norms, biases and rotation: (H, R, W), (H, R, W), (H, V, W) and (H, W, V)."""
         shape = self.shape
-        (query, _), (key, _), (value, _) = self._input_parts()
+        query, key, *value = (weight for weight, _ in self.input_parts())
         if shape.q_latent:
             query = self.query_up.weight @ query
         query = query.unflatten(0, (shape.heads, -1))
@@ -313,7 +314,7 @@ class Attention(nn.Module):
             key_up, value_up = self._latent_up()
             shared = rope_key.expand(shape.heads, -1, -1)
             return query, torch.cat([shared, key_up @ latent], dim=1), value_up @ latent, output
-        keys, values = (part.unflatten(0, (shape.kv_heads, -1)) for part in (key, value))
+        keys, values = (part.unflatten(0, (shape.kv_heads, -1)) for part in (key, *value))
         return query, keys.repeat_interleave(shape.group, 0), values.repeat_interleave(shape.group, 0), output
 
     def qk_matrices(self) -> Tensor:
@@ -331,10 +332,10 @@ class Attention(nn.Module):
 
 
 def _sections(shape: AttentionShape) -> list[int]:
-    """Rows of the input projection that make queries, keys and values (or their latents)."""
+    """Rows of the input projection that make queries, keys and values; with a latent, queries and the latent."""
     query = shape.q_latent or shape.heads * shape.qk_rank
     if shape.kv_latent:
-        return [query, shape.kv_latent + shape.rope_rank, 0]
+        return [query, shape.kv_latent + shape.rope_rank]
     return [query, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
 
 
@@ -365,9 +366,13 @@ def _distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
     return places[:, None] - torch.arange(keys.shape[-2], device=keys.device)
 
 
-def _check_options(shape: AttentionShape, window: int | None, qk_norm: str, dropout: float, path: str) -> None:
+def _check_options(
+    shape: AttentionShape, window: int | None, qk_norm: str, dropout: float, path: str, value_width: int | None
+) -> None:
     if shape.kv_latent and qk_norm != "none":
         raise SpecError(f"{shape}: query/key norm needs whole keys, but a latent (c) keeps none; leave one of them out")
+    if shape.kv_latent and value_width is not None:
+        raise SpecError(f"{shape}: values are read from the latent, so they have no width of their own")
     if window is not None and window < 1:
         raise SpecError(f"window is {window}, but a token sees at least itself: use 1 or more, or None for all")
     if not 0.0 <= dropout < 1.0:

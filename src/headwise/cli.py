@@ -133,6 +133,25 @@ def shapes(
     show(*shapes_table(rows, str(base.shape), hold, limit))
 
 
+@app.command(epilog="Example: headwise doctor w512-h8-v128")
+def doctor(
+    shapes: Annotated[list[str] | None, typer.Argument(help="Shapes whose kernel to name.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Devices, safe precisions, and which kernel a shape gets here."""
+    names = shapes or ["w512-h8", "w512-h8-g2", "w512-h8-r64-v128", "w512-h512"]
+    layers = [_find(name).shape.layers[0] for name in names]
+
+    from headwise.doctor import examine
+
+    found = examine(layers)
+    if as_json:
+        return _print(found, as_json)
+    from headwise.report.tables import doctor_tables, show
+
+    show(*doctor_tables(found))
+
+
 # ---- helpers -------------------------------------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ def price(shape: ModelShape, options: ModelOptions | None = None, *, context: in
     options = options or ModelOptions()
     if dtype not in DTYPE_BYTES:
         raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
-    length = context or options.tokens or DEFAULT_CONTEXT
+    length = sequence_length(options, context)
     counts = parameters(shape, options)
     forward = forward_flops(shape, options, length)
     cached = cached_per_token(shape) * DTYPE_BYTES[dtype]
@@ -72,6 +72,13 @@ def price(shape: ModelShape, options: ModelOptions | None = None, *, context: in
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
         activation_bytes=activation_bytes(shape, options, length),
     )
+
+
+def sequence_length(options: ModelOptions, context: int = 0) -> int:
+    """Tokens of the sequence that is priced: what was asked for, else the model's own, else a usual number."""
+    if context < 0:
+        raise SpecError(f"a context of {context} tokens cannot be; leave it out for the model's own")
+    return context or options.tokens or DEFAULT_CONTEXT
 
 
 # ---- parameters ----------------------------------------------------------------------------------------------------

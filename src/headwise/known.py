@@ -105,5 +105,5 @@ def find(text: str) -> Known:
     except ShapeError as error:
         close = get_close_matches(name, KNOWN, n=3, cutoff=0.5)
         if close and not name.startswith("w"):
-            raise ShapeError(f"'{text}' is neither a known model nor a shape", close) from None
+            raise ShapeError(f"'{text}' is neither a known model nor a shape", lambda: close) from None
         raise error

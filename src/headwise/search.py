@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, Literal
 
-from headwise.cost import DEFAULT_CONTEXT, layer_flops, layer_parameters, parameters
+from headwise.cost import layer_flops, layer_parameters, parameters, sequence_length
 from headwise.options import ModelOptions
-from headwise.shape import AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
+from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
 from headwise.spec import SpecError
 
 Hold = Literal["params", "flops", "kv"]
@@ -68,9 +68,12 @@ def equal_cost(
 ) -> list[Row]:
     """Every shape that costs what the base costs, within `tolerance`, ordered by heads, ranks, sharing, depth, MLP."""
     options = options or ModelOptions()
-    _check(base, hold, tolerance, vary)
-    start = Candidate(base.layers[0], base.mlps[0], base.depth)
-    length = context or options.tokens or DEFAULT_CONTEXT
+    if hold not in _PER_LAYER:
+        raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
+    if not 0 <= tolerance < 1:
+        raise SpecError(f"a tolerance of {tolerance:g} makes no sense here; use 0 to 0.99, or a percentage as in 1%")
+    start = starting_point(base)
+    length = sequence_length(options, context)
     per_layer = _PER_LAYER[hold]
     budget = per_layer(start.layer, start.mlp, options, length) * start.depth
     own = parameters(base, options)["body"]
@@ -108,8 +111,19 @@ _PER_LAYER: dict[str, Callable[[AttentionShape, int, ModelOptions, int], int]] =
 # ---- candidates ----------------------------------------------------------------------------------------------------
 
 
+def starting_point(base: ModelShape) -> Candidate:
+    """The base as a stack of equal layers, which is what can be searched."""
+    if len(set(zip(base.layers, base.mlps, strict=True))) > 1:
+        equal = ModelShape.of([base.layers[0]] * base.depth, [base.mlps[0]] * base.depth)
+        raise ShapeError(f"the layers of {base} differ, and a search needs equal ones", lambda: [str(equal)])
+    return Candidate(base.layers[0], base.mlps[0], base.depth)
+
+
 def candidates(start: Candidate, vary: tuple[str, ...], most: int = MOST_CANDIDATES) -> list[Candidate]:
     """The base first, then every combination of the axes."""
+    if not vary or not set(vary) <= set(AXES):
+        wrong = ", ".join(f"'{axis}'" for axis in vary if axis not in AXES) or "nothing"
+        raise SpecError(f"cannot vary {wrong}; there are {', '.join(AXES)}")
     found = list(islice(_combinations(start, vary), most + 1))
     if len(found) > most:
         raise SpecError(f"more than {most:,} candidates are too many here; vary fewer axes")
@@ -174,10 +188,10 @@ def _meet(
         return candidate
     if "mlp" not in vary and mlp and (slope := cost(layer, mlp + STEP) - own):
         solved = mlp + STEP * round((budget / depth - own) / slope)
-        if solved >= STEP and _near(cost(layer, solved) * depth, budget, tolerance):
+        if STEP <= solved <= LARGEST and _near(cost(layer, solved) * depth, budget, tolerance):
             return replace(candidate, mlp=solved)
     if "depth" not in vary:
-        solved = max(1, round(budget / own))
+        solved = min(max(1, round(budget / own)), DEEPEST)
         if _near(own * solved, budget, tolerance):
             return replace(candidate, depth=solved)
     return None
@@ -190,18 +204,3 @@ def _near(cost: int, budget: int, tolerance: float) -> bool:
 def _order(candidate: Candidate) -> tuple[int, ...]:
     layer = candidate.layer
     return (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, candidate.depth, candidate.mlp)
-
-
-def _check(base: ModelShape, hold: str, tolerance: float, vary: tuple[str, ...]) -> None:
-    if hold not in _PER_LAYER:
-        raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
-    if not 0 <= tolerance < 1:
-        raise SpecError(f"a tolerance of {tolerance:g} makes no sense here; use 0 to 0.99, or a percentage as in 1%")
-    for axis in vary:
-        if axis not in AXES:
-            raise SpecError(f"cannot vary '{axis}'; there are {', '.join(AXES)}")
-    if len(set(zip(base.layers, base.mlps, strict=True))) > 1:
-        raise ShapeError(
-            f"the layers of {base} differ, and a search needs equal ones",
-            [str(ModelShape.of([base.layers[0]] * base.depth, [base.mlps[0]] * base.depth))],
-        )

@@ -12,8 +12,8 @@ H·r need not equal the width: that is the point of the project. Nothing here ne
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Self
 
@@ -39,23 +39,46 @@ Sizes = int | tuple[int, ...]
 
 
 class ShapeError(SpecError):
-    """A shape that cannot be: `problem` says why, `nearest` lists shapes that can."""
+    """A shape that cannot be: `problem` says why, `nearest` lists shapes that can.
 
-    def __init__(self, problem: str, nearest: Iterable[str] = ()) -> None:
+    `find_nearest` runs when somebody asks: finding a near shape tries others, and those that fail need no neighbours.
+    """
+
+    def __init__(self, problem: str, find_nearest: Callable[[], Iterable[str]] = tuple) -> None:
+        super().__init__(problem)
         self.problem = problem
-        self.nearest = tuple(nearest) or EXAMPLES[:2]
-        super().__init__(f"{problem}; nearest that works: {', '.join(self.nearest)}")
+        self._find_nearest = find_nearest
+
+    @cached_property
+    def nearest(self) -> tuple[str, ...]:
+        return tuple(self._find_nearest()) or EXAMPLES
+
+    def __str__(self) -> str:
+        return f"{self.problem}; nearest that works: {', '.join(self.nearest)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SpecError, (str(self),)
 
 
 class _Misfit(Exception):
-    """A check that failed inside one layer, with the changes of fields that would mend it."""
+    """A check that failed, with the changes of fields that would mend it (None leaves a field out)."""
 
     def __init__(self, problem: str, *fixes: dict[str, Any]) -> None:
         self.problem = problem
         self.fixes = fixes
 
 
-class AttentionShape(Spec):
+class _Shape(Spec):
+    """A spec whose misfits become errors with neighbours."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except _Misfit as misfit:
+            raise ShapeError(misfit.problem, partial(_mended, type(self), values, misfit.fixes)) from None
+
+
+class AttentionShape(_Shape):
     """One attention layer. Ranks, kv_heads and rope_rank may be left out; after construction they are numbers."""
 
     width: int = Field(description="d, the residual stream")
@@ -70,10 +93,7 @@ class AttentionShape(Spec):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return values | _complete({name: value for name, value in values.items() if name in cls.model_fields})
-        except _Misfit as misfit:
-            raise ShapeError(misfit.problem, _mended(cls, values, misfit.fixes)) from None
+        return values | _complete({name: value for name, value in values.items() if name in cls.model_fields})
 
     @property
     def group(self) -> int:
@@ -115,14 +135,14 @@ class AttentionShape(Spec):
         values = _read(text)
         for name in ("depth", "mlp"):
             if name in values:
-                raise ShapeError(f"'{text}' gives {name}, which one attention layer does not have", ["w512-h8-r64"])
+                raise ShapeError(f"'{text}' gives {name}, which one attention layer does not have")
         return cls(**values)
 
     def __str__(self) -> str:
         return _write([self], [_usual_mlp(self.width)])
 
 
-class ModelShape(Spec):
+class ModelShape(_Shape):
     """A stack of layers. Every field but width and depth is one number, or one per layer where layers differ."""
 
     width: int = Field(description="d, the residual stream, the same in every layer")
@@ -140,9 +160,9 @@ class ModelShape(Spec):
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in values.items() if name in cls.model_fields and value is not None}
-        depth = _depth(cls, given)
+        depth = _depth(given)
         columns = {name: _spread(value, depth) for name, value in given.items() if name not in _SCALARS}
-        complete = _complete_layers(cls, values, given.get("width"), columns, depth)
+        complete = _complete_layers(given.get("width"), columns, depth)
         collapsed = {name: _collapse([layer[name] for layer in complete]) for name in complete[0]}
         return values | collapsed | {"width": complete[0]["width"], "depth": depth}
 
@@ -170,7 +190,7 @@ class ModelShape(Spec):
         columns = {name: tuple(getattr(a, name) for a in layers) for name in AttentionShape.model_fields}
         width = columns.pop("width")
         if len(set(width)) > 1:
-            raise ShapeError(f"layers of one model share one width, here {sorted(set(width))}", EXAMPLES)
+            raise ShapeError(f"layers of one model share one width, here {sorted(set(width))}")
         return cls(width=width[0], depth=len(layers), mlp=tuple(mlps), **columns)
 
     def replace(self, **changes: Any) -> Self:
@@ -261,23 +281,22 @@ def _usual_rank(width: int, heads: int) -> int:
 # ---- many layers ---------------------------------------------------------------------------------------------------
 
 
-def _depth(cls: type[ModelShape], given: dict[str, Any]) -> int:
+def _depth(given: dict[str, Any]) -> int:
     lengths = {name: len(value) for name, value in given.items() if isinstance(value, list | tuple)}
     stated = given.get("depth", next(iter(lengths.values()), 1))
     if not isinstance(stated, int) or not 1 <= stated <= DEEPEST:
-        nearest = _mended(cls, given, [{"depth": 1}, {"depth": DEEPEST}])
-        raise ShapeError(f"depth is {stated!r}, but must be a whole number from 1 to {DEEPEST}", nearest)
+        problem = f"depth is {stated!r}, but must be a whole number from 1 to {DEEPEST}"
+        raise _Misfit(problem, {"depth": 1}, {"depth": DEEPEST})
     if any(length != stated for length in lengths.values()):
         told = [f"{name} lists {length}" for name, length in lengths.items()]
         told += [f"depth is {stated}"] if "depth" in given else []
-        fixes: list[dict[str, Any]] = [{name: None} for name in ("depth", *lengths) if name in given]
-        raise ShapeError(f"the layers do not add up: {', '.join(told)}", _mended(cls, given, fixes))
+        fixes = [{name: None} for name in ("depth", *lengths) if name in given]
+        raise _Misfit(f"the layers do not add up: {', '.join(told)}", *fixes)
     return stated
 
 
-def _complete_layers(
-    cls: type[ModelShape], values: dict[str, Any], width: Any, columns: dict[str, list[Any]], depth: int
-) -> list[dict[str, Any]]:
+def _complete_layers(width: Any, columns: dict[str, list[Any]], depth: int) -> list[dict[str, Any]]:
+    """Every layer with its usual values; equal layers are completed once."""
     done: dict[tuple[Any, ...], dict[str, Any]] = {}
     rows = list(zip(*columns.values(), strict=True)) if columns else [()] * depth
     for row in rows:
@@ -295,7 +314,7 @@ def _complete_layers(
                 {n: v if n in _SCALARS else _substitute(columns.get(n), rows, row, v) for n, v in fix.items()}
                 for fix in misfit.fixes
             ]
-            raise ShapeError(where + misfit.problem, _mended(cls, values, spread)) from None
+            raise _Misfit(where + misfit.problem, *spread) from None
         done[row] = layer | {"mlp": mlp}
     return [done[row] for row in rows]
 
@@ -336,19 +355,21 @@ def _read(text: str) -> dict[str, Any]:
     """The fields written in a shape's text."""
     tokens = [token for token in re.split(r"[-_\s]+", text.replace("×", "x").strip()) if token]
     if not tokens:
-        raise ShapeError("the shape is empty", EXAMPLES)
+        raise ShapeError("the shape is empty")
     values: dict[str, Any] = {}
     for token in tokens:
         match = _TOKEN.fullmatch(token)
         if match is None:
-            raise ShapeError(f"cannot read '{token}' in '{text}': a letter and a number are expected", EXAMPLES)
+            raise ShapeError(f"cannot read '{token}' in '{text}': a letter and a number are expected")
         letter, number = match.group(1).lower(), match.group(2).lower()
         if letter not in _BY_LETTER:
             meanings = ", ".join(f"{short} {name}" for short, name in LETTERS.items())
-            raise ShapeError(f"'{token}': no letter '{letter}' in a shape ({meanings})", _without(tokens, token))
+            raise ShapeError(
+                f"'{token}': no letter '{letter}' in a shape ({meanings})", partial(_without, tokens, token)
+            )
         name = _BY_LETTER[letter]
         if name in values:
-            raise ShapeError(f"'{text}' gives {name} twice", _without(tokens, token))
+            raise ShapeError(f"'{text}' gives {name} twice", partial(_without, tokens, token))
         values[name] = _read_sizes(name, number)
     return values
 
@@ -357,12 +378,12 @@ def _read_sizes(name: str, number: str) -> Sizes:
     if "x" not in number and "," not in number:
         return int(number)
     if name in _SCALARS:
-        raise ShapeError(f"{name} is one number for the whole model, not '{number}'", EXAMPLES[2:])
+        raise ShapeError(f"{name} is one number for the whole model, not '{number}'")
     sizes: list[int] = []
     for part in number.split(","):
         size, _, times = part.partition("x")
         if times and not 1 <= int(times) <= DEEPEST:
-            raise ShapeError(f"'{part}' repeats a layer {times} times, but 1 to {DEEPEST} is possible", EXAMPLES[2:])
+            raise ShapeError(f"'{part}' repeats a layer {times} times, but 1 to {DEEPEST} is possible")
         sizes += [int(size)] * int(times or 1)
     return tuple(sizes)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from headwise.cost import DEFAULT_CONTEXT, parameters
+from headwise.cost import parameters, sequence_length
 from headwise.models import Encoder
 from headwise.options import ModelOptions
-from headwise.search import Candidate, candidates
+from headwise.search import candidates, starting_point
 from headwise.shape import ModelShape
 
 REPEATS = 5
@@ -48,9 +48,8 @@ def equal_time(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[dict[str, Any]]:
     """Every combination of the axes with its step time, and its steps in the base's time, as ratios to the base."""
-    tokens = min(context or options.tokens or DEFAULT_CONTEXT, MOST_TOKENS)
-    start = Candidate(base.layers[0], base.mlps[0], base.depth)
-    shapes = list(dict.fromkeys(c.shape for c in candidates(start, vary, MOST_SHAPES)))
+    tokens = min(sequence_length(options, context), MOST_TOKENS)
+    shapes = list(dict.fromkeys(c.shape for c in candidates(starting_point(base), vary, MOST_SHAPES)))
     seconds = []
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))

@@ -29,7 +29,7 @@ def short(number: float, unit: str = "", prefixes: tuple[str, ...] = _SI) -> str
 
 
 def percent(part: float) -> str:
-    return f"{part:+.2%}" if abs(part) >= 0.00005 else "0 %"
+    return f"{part:+.2%}" if abs(part) >= 0.00005 else "0%"
 
 
 def _table(*columns: str, title: str | None = None) -> Table:
@@ -74,26 +74,32 @@ def _notes(known: Known) -> list[RenderableType]:
 
 
 def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[RenderableType]:
-    """Shapes of equal cost, the base marked."""
-    table = _table("<shape", "heads", "qk", "v", "kv", "L", "mlp", "parameters", "difference")
-    for row in rows[:limit]:
-        s = row.shape
-        cells = [str(s), *(str(x) for x in (s.heads, s.qk_rank, s.v_rank, s.kv_heads, s.depth, s.mlp))]
-        mark = "bold" if cells[0] == base else ""
-        table.add_row(*cells, short(row.parameters, prefixes=_COUNT), percent(row.difference), style=mark)
-    told = f"{len(rows)} shapes that hold {hold}" + ("" if hold == "params" else "; difference is in parameters")
+    """Shapes of equal cost, the base marked. Beside the shape, only what varies and still fits."""
+    shown = rows[:limit]
+    columns = {"heads": "heads", "qk": "qk_rank", "v": "v_rank", "kv": "kv_heads"}
+    if max(len(str(row.shape)) for row in shown) > 32:
+        columns = {"heads": "heads", "qk": "qk_rank"}
+    table = _table("<shape", *columns, "parameters", "difference")
+    table.columns[0].no_wrap = True
+    for row in shown:
+        cells = [str(row.shape), *(str(getattr(row.shape, name)) for name in columns.values())]
+        style = "bold" if cells[0] == base else ""
+        table.add_row(*cells, short(row.parameters, prefixes=_COUNT), percent(row.difference), style=style)
+    told = f"{len(rows)} shapes hold {hold}" + ("" if hold == "params" else " (difference: in parameters)")
     more = [f"… and {len(rows) - limit} more: --limit {len(rows)} or --json"] if len(rows) > limit else []
-    return [f"{told}, base [bold]{base}[/bold]", table, *more]
+    return [f"{told}; base [bold]{base}[/bold]", table, *more]
 
 
 def times_table(rows: list[dict[str, Any]], base: str) -> list[RenderableType]:
     """Shapes with the time of a training step here, and how many steps fit the base's time."""
-    table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps in equal time")
+    table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps")
+    table.columns[0].no_wrap = True
     for row in rows:
         cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), short(row["parameters"], prefixes=_COUNT)]
         cells += [percent(row["difference"]), f"{row['time']:.2f} ×", f"{row['steps']:.2f} ×"]
         table.add_row(*cells, style="bold" if row["shape"] == base else "")
-    return [f"{len(rows)} shapes, base [bold]{base}[/bold]; body's training step measured on this machine", table]
+    told = f"{len(rows)} shapes with the time of a training step, measured here on the body; base [bold]{base}[/bold]"
+    return [told, table, "steps: what fits the time of one step of the base"]
 
 
 def known_table() -> RenderableType:
@@ -117,3 +123,15 @@ def demo_table(rows: list[dict[str, Any]], trivial: float) -> RenderableType:
         cells = [f"{row['parameters']:,}", f"{row['error']:.3f}", seeds, f"{trivial:.3f}", bar]
         table.add_row(str(row["heads"]), str(row["qk_rank"]), *cells)
     return table
+
+
+def doctor_tables(found: dict[str, Any]) -> list[RenderableType]:
+    """What `headwise doctor` found."""
+    precisions = _table("<precision", "<safe", "<")
+    for row in found["precisions"]:
+        precisions.add_row(row["name"], "yes" if row["safe"] else "NO", row["why"])
+    kernels = _table("<shape", "<kernel", "<why")
+    for row in found["kernels"]:
+        kernels.add_row(row["shape"], row["kernel"], row["why"])
+    heading = f"Python {found['python']}, torch {found['torch']}, {found['threads']} threads"
+    return [heading, *found["devices"], "", precisions, "", kernels]

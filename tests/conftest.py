@@ -1,0 +1,25 @@
+"""Settings for every test: one thread a process, property tests that find the same cases every time."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+settings.register_profile(
+    "headwise",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("headwise")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)

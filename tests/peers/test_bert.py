@@ -1,0 +1,113 @@
+"""transformers' BERT = headwise's `preset("bert")`, in float64, with padding and segments, under each head.
+
+`BertModel` is head "none" (hidden states, and the pooled first token), `BertForMaskedLM` is "mlm" (which has no
+pooler), `BertForSequenceClassification` is "classes". Token 0 does not occur: BERT's own table does not learn it.
+"""
+
+import torch
+from copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under, within
+from torch import Tensor, nn
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+
+from headwise.models import build
+from headwise.options import preset
+from headwise.shape import ModelShape
+
+BATCH, TOKENS, VOCAB, CONTEXT, CLASSES = 3, 10, 61, 16, 5
+
+
+def bert(tensors: Tensors) -> Tensors:
+    embeddings = within(tensors, "embeddings.")
+    ours = {
+        "embedding.weight": embeddings["word_embeddings.weight"],
+        "places.weight": embeddings["position_embeddings.weight"],
+        "segments.weight": embeddings["token_type_embeddings.weight"],
+        **joined(embeddings, ("LayerNorm",), "embedding_norm"),
+    }
+    if "pooler.dense.weight" in tensors:
+        ours |= joined(tensors, ("pooler.dense",), "pooler")
+    for block, layer in each_layer(tensors, "encoder.layer."):
+        names = [f"attention.self.{name}" for name in ("query", "key", "value")]
+        ours |= under(
+            block,
+            {
+                **joined(layer, names, "attention.input"),
+                **joined(layer, ("attention.output.dense",), "attention.output"),
+                **joined(layer, ("attention.output.LayerNorm",), "norms.0"),
+                **joined(layer, ("intermediate.dense",), "mlp.input"),
+                **joined(layer, ("output.dense",), "mlp.output"),
+                **joined(layer, ("output.LayerNorm",), "norms.1"),
+            },
+        )
+    return ours
+
+
+def bert_masked(tensors: Tensors) -> Tensors:
+    head = within(tensors, "cls.predictions.")
+    return {
+        **bert(within(tensors, "bert.")),
+        **joined(head, ("transform.dense",), "masked_head.dense"),
+        **joined(head, ("transform.LayerNorm",), "masked_head.norm"),
+        "masked_head.bias": head["bias"],
+    }
+
+
+def bert_classes(tensors: Tensors) -> Tensors:
+    return bert(within(tensors, "bert.")) | joined(tensors, ("classifier",), "head")
+
+
+def hold_bert(
+    path: str, kind: type[nn.Module], translate, run_peer, run=lambda model, *given: model(*given), **options
+):
+    config = BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=CONTEXT,
+        num_labels=CLASSES,
+    )
+    peer = scrambled(kind(config), torch.float64)
+    made = preset("bert", vocab=VOCAB, context=CONTEXT, **options)
+    model = take(build(ModelShape.parse("w32-h4-L2-m48"), made, dtype=torch.float64), path)
+    tokens = torch.randint(1, VOCAB, (BATCH, TOKENS))
+    segments = torch.randint(2, (BATCH, TOKENS))
+    real = torch.arange(TOKENS) < torch.tensor([[TOKENS], [7], [4]])
+    hold_equal(
+        model,
+        peer,
+        translate,
+        [tokens, segments, real],
+        EXACT,
+        run=lambda *given: run(model, *given),
+        run_peer=lambda tokens, segments, real: run_peer(
+            peer(tokens, token_type_ids=segments, attention_mask=real.long())
+        ),
+    )
+
+
+def test_hidden_states_and_pooled_token(path):
+    def run(model: nn.Module, *given: Tensor) -> Tensor:
+        hidden = model(*given)
+        return torch.cat([hidden, model.pooled(hidden)[:, None]], dim=1)
+
+    def run_peer(output) -> Tensor:
+        return torch.cat([output.last_hidden_state, output.pooler_output[:, None]], dim=1)
+
+    hold_bert(path, BertModel, bert, run_peer, run)
+
+
+def test_masked_tokens(path):
+    hold_bert(path, BertForMaskedLM, bert_masked, lambda output: output.logits, head="mlm", pooler=False)
+
+
+def test_classes(path):
+    hold_bert(
+        path,
+        BertForSequenceClassification,
+        bert_classes,
+        lambda output: output.logits,
+        head="classes",
+        classes=CLASSES,
+    )

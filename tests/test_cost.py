@@ -1,0 +1,226 @@
+"""Costs: equal to built models and to torch's own counter, for generated shapes and for published models."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from torch.utils.flop_counter import FlopCounterMode
+
+from headwise.attention import Attention
+from headwise.cost import (
+    activation_bytes,
+    cached_per_token,
+    decode_flops,
+    forward_flops,
+    layer_parameters,
+    parameters,
+    price,
+)
+from headwise.known import KNOWN
+from headwise.models import build
+from headwise.options import ModelOptions, preset
+from headwise.shape import ModelShape
+from headwise.spec import SpecError
+from strategies import attention_shapes, models
+
+TOKENS = 10
+
+
+def plain(model):
+    """The conventions speak of the plain path."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.path = "plain"
+    return model
+
+
+def inputs(shape, options, batch=2, tokens=TOKENS, device="meta"):
+    if options.family == "encoder":
+        return torch.randn(batch, tokens, shape.width, device=device, requires_grad=True)
+    if options.family == "vit":
+        side = options.image
+        return torch.randn(batch, options.channels, side, side, device=device, requires_grad=True)
+    return torch.zeros(batch, tokens, dtype=torch.long, device=device)
+
+
+def check_parameters(model):
+    shape, options = model
+    built = build(shape, options, device="meta")
+    counts = parameters(shape, options)
+    assert counts["total"] == sum(p.numel() for p in built.parameters())
+    body = built if options.family == "encoder" else built.body
+    assert counts["body"] == sum(p.numel() for p in body.parameters())
+
+
+def check_flops(model):
+    shape, options = model
+    built = plain(build(shape, options, device="meta"))
+    tokens = options.tokens if options.family == "vit" else TOKENS
+    with FlopCounterMode(display=False) as counter:
+        output = built(inputs(shape, options))
+        forward = counter.get_total_flops()
+        output.sum().backward()
+    assert forward == 2 * forward_flops(shape, options, tokens)
+    assert counter.get_total_flops() == 3 * forward
+
+
+@given(models())
+@settings(max_examples=1000)
+def test_parameters_equal_a_built_model(model):
+    check_parameters(model)
+
+
+@given(attention_shapes())
+@settings(max_examples=2000)
+def test_parameters_equal_a_built_layer(shape):
+    layer = Attention(shape, device="meta")
+    counts = layer_parameters(shape, 0, ModelOptions())
+    assert sum(counts.values()) == sum(p.numel() for p in layer.parameters())
+    assert counts["output"] == layer.output.weight.numel()
+
+
+@given(models())
+@settings(max_examples=300)
+def test_flops_equal_torchs_counter(model):
+    check_flops(model)
+
+
+@pytest.mark.slow
+@given(models(max_depth=4))
+@settings(max_examples=5000)
+def test_costs_equal_built_models_for_thousands_more(model):
+    check_parameters(model)
+    check_flops(model)
+
+
+@given(models(max_depth=2))
+@settings(max_examples=150)
+def test_cache_and_decoding_equal_a_real_cache(model):
+    """Bytes are what the cache really holds, and one decoded token costs what the counter sees."""
+    shape, options = model
+    options = replace_family(options)
+    built = plain(build(shape, options, device="meta"))
+    caches = built.new_caches()
+    with torch.no_grad():
+        built(inputs(shape, options), caches)
+        assert sum(cache.nbytes for cache in caches) == 2 * TOKENS * 4 * cached_per_token(shape)
+        with FlopCounterMode(display=False) as counter:
+            built(inputs(shape, options, tokens=1), caches)
+    assert counter.get_total_flops() == 2 * decode_flops(shape, options, TOKENS)
+
+
+def replace_family(options):
+    return options.replace(family="decoder", head="lm", positions="rotary")
+
+
+@given(models(max_depth=3))
+@settings(max_examples=150)
+def test_activation_bytes_are_within_a_tenth_of_what_autograd_saves(model):
+    shape, options = model
+    assume(shape.width >= 16)  # below, the few numbers beside the formulas weigh more than a tenth
+    tokens = options.tokens if options.family == "vit" else 24
+    built = plain(build(shape, options))
+    seen = saved_bytes(built, inputs(shape, options, tokens=tokens, device="cpu"))
+    assert activation_bytes(shape, options, tokens, batch=2) == pytest.approx(seen, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "vit-b16", "qwen3-0.6b", "nanochat-d20", "deepseek-v2-lite"])
+def test_activation_bytes_of_known_models(name):
+    """Real shapes, two layers of them, at a quarter of the width's tokens."""
+    known = KNOWN[name]
+    shape = known.shape.replace(depth=2)
+    options = known.options.replace(vocab=100) if known.options.vocab else known.options
+    tokens = options.tokens if options.family == "vit" else 128
+    built = plain(build(shape, options))
+    seen = saved_bytes(built, inputs(shape, options, tokens=tokens, device="cpu"))
+    assert activation_bytes(shape, options, tokens, batch=2) == pytest.approx(seen, rel=0.1)
+
+
+def saved_bytes(model, x):
+    """Every storage autograd keeps, once, but for the parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # the tensor keeps its address from reuse
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(x)
+    assert output.requires_grad
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.published])
+def test_published_counts(name):
+    known = KNOWN[name]
+    assert parameters(known.shape, known.options)["total"] == known.published
+
+
+@pytest.mark.parametrize("name", list(KNOWN))
+def test_known_models_cost_what_they_are(name):
+    check_parameters((KNOWN[name].shape, KNOWN[name].options))
+
+
+def test_a_bare_shape_is_nothing_but_its_matrices():
+    """12·w² a layer: four attention matrices of w², an MLP of 8·w²."""
+    assert parameters(ModelShape.parse("w512-h8-L6"), ModelOptions())["total"] == 6 * 12 * 512**2
+
+
+def test_parts_add_up():
+    known = KNOWN["gpt2"]
+    counts = parameters(known.shape, known.options)
+    parts = {name: count for name, count in counts.items() if name not in ("body", "total")}
+    assert sum(parts.values()) == counts["total"]
+    assert counts["embeddings"] == (50_257 + 1024) * 768
+    assert counts["query"] == counts["key"] == counts["value"] == 12 * (768 * 768 + 768)
+
+
+def test_price_by_hand():
+    """One layer, width 4, one head, no MLP, 3 tokens: 4 projections of 2·3·4·4 and two products of 2·3·3·4."""
+    cost = price(ModelShape.parse("w4-h1-m0"), context=3, dtype="float32")
+    assert cost.flops["prefill"] == 4 * 2 * 3 * 4 * 4 + 2 * 2 * 3 * 3 * 4
+    assert cost.flops["train"] == 3 * cost.flops["prefill"]
+    assert cost.flops["decode"] == 4 * 2 * 4 * 4 + 2 * 2 * 4 * 4
+    assert cost.kv_bytes_per_token == 2 * 4 * 4
+    assert cost.weight_bytes == 4 * 64
+
+
+def test_a_latent_caches_only_the_latent_and_the_rotary_key():
+    known = KNOWN["deepseek-v2-lite"]
+    assert price(known.shape, known.options).kv_bytes_per_token == 27 * (512 + 64) * 2
+
+
+def test_the_cache_counts_shared_heads_once():
+    full, shared = ModelShape.parse("w64-h8-L2"), ModelShape.parse("w64-h8-g2-L2")
+    assert cached_per_token(full) == 4 * cached_per_token(shared)
+
+
+def test_unknown_dtypes_are_refused():
+    with pytest.raises(SpecError, match="int3"):
+        price(ModelShape.parse("w4-h1"), dtype="int3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "decoder"}, "needs vocab"),
+        ({"family": "vit", "image": 10, "patch": 3}, "do not tile"),
+        ({"family": "bert", "vocab": 9, "positions": "learned"}, "need a context"),
+        ({"head": "lm"}, "needs vocab"),
+        ({"norm": "batch"}, "norm is 'batch'"),
+        ({"colour": 1}, "no field 'colour'"),
+    ],
+)
+def test_options_that_make_no_model_are_refused(changes, message):
+    with pytest.raises(SpecError, match=message):
+        ModelOptions(**changes)
+
+
+def test_presets_are_named():
+    with pytest.raises(SpecError, match="no family 'rwkv'"):
+        preset("rwkv")
+    assert replace(KNOWN["gpt2"]).options == preset("gpt2", vocab=50_257, context=1024)
