@@ -28,6 +28,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
+	$(BIN)/python benchmarks/cells.py
 	$(BIN)/python benchmarks/layer.py
 
 clean:

@@ -28,8 +28,8 @@ def test_python_blocks_run(block, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_run(command):
-    done = headwise(*shlex.split(command)[1:])
+def test_commands_run(command, tmp_path):
+    done = headwise(*shlex.split(command)[1:], HEADWISE_STORE=str(tmp_path / "runs.db"))
     assert done.stdout
 
 

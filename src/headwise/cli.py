@@ -1,6 +1,5 @@
 """The command line: thin. Each command imports what it needs when it runs, so that `headwise --help` is instant."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headwise import cli_runs
 
 if TYPE_CHECKING:
     from headwise.known import Known
@@ -21,7 +22,9 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+cli_runs.add_to(app)
+
+AsJson = cli_runs.AsJson
 Shape = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
 Family = Annotated[str, typer.Option(help="Make a bare shape a model: encoder, nanochat, gpt2, llama, bert, vit.")]
 Context = Annotated[int, typer.Option(help="Tokens in a sequence.", show_default="the model's, else 1024")]
@@ -46,29 +49,55 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the chart.")] = Path("headwise-demo"),
     seeds: Annotated[int, typer.Option(help="Runs of each shape.")] = 2,
     steps: Annotated[int, typer.Option(help="Training steps of each run.")] = 2000,
+    store: Annotated[
+        Path | None, typer.Option(help="Keep the runs in this store.", show_default="a temporary one")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """The rank cliff in about a minute, with a chart."""
-    from headwise.demo import DIM, POINTS, arms, run_demo
+    from tempfile import TemporaryDirectory
 
+    from headwise.demo import summarise
+    from headwise.spec import SpecError
+    from headwise.studies import load
+    from headwise.studies import rows as rows_of
+
+    if seeds < 1 or steps < 1:
+        raise SpecError(f"the demo needs at least one seed and one step, not {seeds} and {steps}")
+    study = load("rank-cliff")
+    cells = study.cells(study.presets["demo"] | {"seeds": seeds, "steps": steps})
     if dry_run:
-        shapes = [str(shape) for shape in arms()]
-        return _print({"shapes": shapes, "seeds": seeds, "steps": steps}, as_json)
-    told = f"nearest-neighbour search: {POINTS} points in {DIM} dimensions, {steps} steps, {seeds} seeds"
-    with _progress(told) as on_progress:
-        found = run_demo(seeds, steps, on_progress)
+        shapes = list(dict.fromkeys(cell.run.shape for cell in cells))
+        return print_document({"shapes": shapes, "seeds": seeds, "steps": steps}, as_json)
 
+    from headwise.conduct import conduct, results_of
     from headwise.report import charts
+    from headwise.report.live import live_sweep
+    from headwise.store import Store
 
-    files = charts.save(charts.rank_cliff(found.rows, found.trivial_error, told), out, "rank-cliff")
+    told = f"16 points in 16 dimensions, {steps:,} steps, {seeds} seeds"
+    typer.echo(f"nearest-neighbour search: {told}", err=True)
+    runs = [cell.run for cell in cells]
+    with (
+        TemporaryDirectory() as temporary,
+        Store(store or Path(temporary) / "demo.db") as held,
+        live_sweep(runs) as watch,
+    ):
+        summary = conduct(runs, held, folder=Path(temporary), watch=watch)
+        found = rows_of(cells, results_of(held, {run.key for run in runs}))
+    if summary.stopped or summary.failed:
+        typer.echo(f"headwise: {summary.stopped} runs stopped, {summary.failed} failed; no verdict", err=True)
+        raise typer.Exit(130 if summary.stopped else 1)
+    demo = summarise(found, steps)
+    files = charts.save(charts.rank_curves(found, "Equal parameters, unequal sight", told), out, "rank-cliff")
     if as_json:
-        document = {"trivial_error": found.trivial_error, "arms": found.rows, "verdict": found.verdict}
-        return _print(document | {"charts": [str(file) for file in files]}, as_json)
+        document = {"trivial_error": demo.trivial_error, "arms": demo.rows, "verdict": demo.verdict}
+        return print_document(document | {"charts": [str(file) for file in files]}, as_json)
     from headwise.report.tables import demo_table, show
 
-    show("", demo_table(found.rows, found.trivial_error), "", found.verdict)
-    show(f"Chart: {files[0]} and {files[1].name}. Next: headwise shapes nanochat-d28")
+    show("", demo_table(demo.rows, demo.trivial_error), "", demo.verdict)
+    show(f"Chart: {files[0]}, and .svg, .pdf, .html beside it. Next: headwise shapes nanochat-d28")
 
 
 @app.command(epilog="Example: headwise cost gpt2   or: headwise cost w512-h8-L6 --family llama --vocab 32000")
@@ -91,7 +120,7 @@ def cost(
     found = price(known.shape, known.options, context=context, dtype=dtype)
     if as_json:
         note = {"note": known.note} if known.note else {}
-        return _print(found.as_dict() | {"known_as": known.name or None} | note, as_json)
+        return print_document(found.as_dict() | {"known_as": known.name or None} | note, as_json)
     from headwise.report.tables import cost_table, show
 
     show(*cost_table(found, known))
@@ -113,7 +142,7 @@ def shapes(
     from headwise.spec import SpecError
 
     if known:
-        return _print(_known_rows(), as_json) if as_json else show(known_table())
+        return print_document(_known_rows(), as_json) if as_json else show(known_table())
     if not shape:
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
     base = _find(shape)
@@ -123,13 +152,13 @@ def shapes(
 
         with _progress("measuring a training step of each shape") as on_progress:
             times = equal_time(base.shape, base.options, vary=axes, context=context, on_progress=on_progress)
-        return _print(times, as_json) if as_json else show(*times_table(times, str(base.shape)))
+        return print_document(times, as_json) if as_json else show(*times_table(times, str(base.shape)))
     from headwise.search import equal_cost
 
     part = _fraction(tolerance)
     rows = equal_cost(base.shape, base.options, hold=hold, tolerance=part, vary=axes, context=context)  # type: ignore[arg-type]
     if as_json:
-        return _print([row.as_dict() for row in rows], as_json)
+        return print_document([row.as_dict() for row in rows], as_json)
     show(*shapes_table(rows, str(base.shape), hold, limit))
 
 
@@ -146,7 +175,7 @@ def doctor(
 
     found = examine(layers)
     if as_json:
-        return _print(found, as_json)
+        return print_document(found, as_json)
     from headwise.report.tables import doctor_tables, show
 
     show(*doctor_tables(found))
@@ -200,10 +229,10 @@ def _fraction(text: str) -> float:
         raise SpecError(f"cannot read the tolerance '{text}'; write 1% or 0.01") from None
 
 
-def _print(document: Any, as_json: bool) -> None:
+def print_document(document: Any, as_json: bool) -> None:
     """A document on standard output: JSON, or a line a field."""
     if as_json:
-        return typer.echo(json.dumps(document, indent=2))
+        return cli_runs.print_json(document)
     for name, value in document.items():
         typer.echo(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
 

@@ -1,17 +1,22 @@
 """What this machine can do: devices, memory, precisions that are safe, and the kernel a shape gets."""
 
+import json
 import os
 import platform
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from platformdirs import user_cache_dir
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from headwise import machine
 from headwise.kernels import pad_ranks
 from headwise.shape import AttentionShape
 
@@ -97,6 +102,23 @@ def probe_precision(name: str) -> Precision:
         return Precision(name, False, None, done.stderr.strip().splitlines()[-1])
     speed = float(done.stdout)
     return Precision(name, True, speed, f"{speed:.2g} × the speed of float32 in a product")
+
+
+def worth_using(name: str) -> bool:
+    """Whether a type is safe and faster here; tried once for a processor and a version of torch, then remembered."""
+    memory = Path(user_cache_dir("headwise")) / "precisions.json"
+    key = f"{name}, torch {torch.__version__}, {machine.environment()['processor']}"
+    try:
+        known = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        known = {}
+    if key not in known:
+        found = probe_precision(name)
+        known[key] = found.safe and (found.speed or 0.0) > 1.1
+        with suppress(OSError):  # an unwritable cache only means trying again
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            memory.write_text(json.dumps(known))
+    return bool(known[key])
 
 
 def precisions() -> list[Precision]:

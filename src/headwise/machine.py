@@ -26,3 +26,58 @@ def keep_memory() -> None:
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never shrink the heap
     except (OSError, AttributeError):  # another C library: the default behaviour is only slower
         return
+
+
+def environment() -> dict[str, str]:
+    """What a number may depend on beside its run: versions and the kind of machine."""
+    import os
+    import platform
+
+    import numpy
+    import torch
+
+    import headwise
+
+    found = {
+        "headwise": headwise.__version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        import platform
+
+        return platform.processor() or "unknown"
+
+
+def reset_peak_memory(device: str) -> None:
+    if device == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(device: str) -> int:
+    """Bytes: of the device where torch counts them, else of the whole process so far."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -32,6 +32,7 @@ class ModelOptions(Spec):
     logit_scale: bool = Field(default=False, description="a learned factor on each head's logits")
     output_scale: float = Field(default=1.0, description="fixed factor on attention's output")
     dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")
+    init: Literal["unit", "torch"] = Field(default="unit", description="unit variances, or as torch's modules begin")
     vocab: int = Field(default=0, description="number of tokens")
     context: int = Field(default=0, description="longest sequence; 0 where the model has no limit of its own")
     segments: int = Field(default=0, description="rows of BERT's segment table")
@@ -73,9 +74,6 @@ class ModelOptions(Spec):
     def tokens(self) -> int:
         """Tokens the body sees for one whole input: an image's patches and its class token, else the context."""
         return (self.image // self.patch) ** 2 + 1 if self.family == "vit" else self.context
-
-    def replace(self, **changes: Any) -> "ModelOptions":
-        return type(self)(**{**self.model_dump(), **changes})
 
 
 _LLAMA: dict[str, Any] = {

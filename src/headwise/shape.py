@@ -193,10 +193,6 @@ class ModelShape(_Shape):
             raise ShapeError(f"layers of one model share one width, here {sorted(set(width))}")
         return cls(width=width[0], depth=len(layers), mlp=tuple(mlps), **columns)
 
-    def replace(self, **changes: Any) -> Self:
-        """The same shape with some fields changed; the others keep their numbers."""
-        return type(self)(**{**self.model_dump(), **changes})
-
     def __str__(self) -> str:
         return _write(self.layers, self.mlps)
 

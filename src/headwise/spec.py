@@ -4,7 +4,7 @@ A wrong value raises `SpecError` with one sentence that says what is wrong. The 
 and exits with 2; nobody has to read a traceback to find a typing mistake.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,13 +16,17 @@ class SpecError(ValueError):
 class Spec(BaseModel):
     """A frozen, strict description. Subclasses are compared, hashed and printed by value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise _explain(type(self), error) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with some fields changed; checked again, and nothing remembered of the old one."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
 
 def _explain(spec: type[Spec], error: ValidationError) -> SpecError:

@@ -1,57 +1,286 @@
-"""One training loop, a function. It never asks which task or model it serves."""
+"""One training loop, a function: `train(run)` gives the run's result.
+
+It never asks which task or study it serves. The same run gives the same numbers when it is interrupted and resumed from
+its checkpoint: batches are drawn by their number, and everything a later step depends on is in the checkpoint.
+"""
 
 import math
+import time
+import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from headwise.spec import Spec
+from headwise import checkpoint, machine
+from headwise.attention import Attention
+from headwise.cost import forward_flops
+from headwise.optim import FlatOptimizer
+from headwise.run import Recipe, Run, RunResult
+from headwise.tasks import Task, load
 
-Batch = tuple[Tensor, Tensor]
-
-
-class Recipe(Spec):
-    """How a model is trained: AdamW, a linear warm-up, then a cosine down to zero."""
-
-    steps: int = Field(default=2000, gt=0, description="optimiser steps")
-    batch: int = Field(default=128, gt=0, description="samples a step")
-    learning_rate: float = Field(default=0.01, gt=0, description="at the end of the warm-up")
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's averages")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's")
-    warm_up: float = Field(default=0.05, ge=0, le=1, description="part of the steps")
+TEST_SAMPLES, VALIDATION_SAMPLES = 8192, 2048
+DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
+REPORT_SECONDS = 0.2
 
 
-def schedule(step: int, recipe: Recipe) -> float:
+class Interrupted(Exception):
+    """The run was asked to stop; its checkpoint holds the step it reached."""
+
+
+@dataclass
+class _Progress:
+    """What a checkpoint holds beside tensors."""
+
+    step: int = 0
+    bad_steps: int = 0
+    seconds: float = 0.0
+    curve: list[tuple[int, str, float]] = field(default_factory=list)
+    probes: list[tuple[int, str, float]] = field(default_factory=list)
+
+
+def schedule(step: int, steps: int, recipe: Recipe) -> float:
     """The learning rate of a step as a part of the highest."""
-    rising = max(1, round(recipe.warm_up * recipe.steps))
+    rising = max(1, round(recipe.warm_up * steps))
     if step < rising:
         return (step + 1) / rising
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, recipe.steps - rising)))
+    if recipe.schedule == "constant":
+        return 1.0
+    done = (step - rising) / max(1, steps - rising)
+    return 1 - done if recipe.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
 def train(
-    model: nn.Module,
-    draw: Callable[[int], Batch],
-    loss: Callable[[Tensor, Tensor], Tensor],
-    recipe: Recipe,
+    run: Run,
+    *,
+    checkpoints: checkpoint.Place | None = None,
+    checkpoint_seconds: float = 20.0,
+    keep_weights: checkpoint.Place | None = None,
     on_step: Callable[[int], None] = lambda step: None,
-) -> nn.Module:
-    """Train in place: `draw(i)` gives batch i, `on_step(i)` hears that step i is done."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        fused=True,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Train and evaluate. A crash inside the run is a result with status `failed`; only `Interrupted` gets out.
+
+    `checkpoints` is a folder for this run's checkpoint, `keep_weights` one for its final weights. `should_stop` is
+    asked after every step; `on_step` hears a few times a second how far the run is.
+    """
+    try:
+        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, should_stop)
+    except (Interrupted, checkpoint.DiskError):
+        raise
+    except Exception:
+        return RunResult(run.key, "failed", message=traceback.format_exc(), environment=machine.environment())
+
+
+def _train(
+    run: Run,
+    checkpoints: checkpoint.Place | None,
+    checkpoint_seconds: float,
+    keep_weights: checkpoint.Place | None,
+    on_step: Callable[[int], None],
+    should_stop: Callable[[], bool],
+) -> RunResult:
+    torch.set_num_threads(run.execution.threads)
+    task = load(run.task)
+    model = build_model(run, task)
+    optimizer = FlatOptimizer(model, run.recipe)
+    path = checkpoints / f"{run.key}.safetensors" if checkpoints else None
+    workers = _Workers(run)
+    progress = _resume(workers.share(checkpoint.read(path) if path and workers.first else None), optimizer)
+    forward = cast(nn.Module, torch.compile(model, fullgraph=True)) if run.execution.compiled else model
+    trivial = task.trivial_error()
+    marks = {round(run.steps * (i + 1) / run.evaluations) for i in range(run.evaluations)}
+    began = told = saved = time.monotonic()
+    machine.reset_peak_memory(run.execution.device)
+    message = ""
+    while progress.step < run.steps:
+        loss = _step(run, task, forward, optimizer, progress.step, workers)
+        progress.step += 1
+        message = _diverged(loss, trivial, progress)
+        if message:
+            break
+        if progress.step in marks:
+            _evaluate(run, task, forward, model, progress, loss)
+        now = time.monotonic()
+        if now - told > REPORT_SECONDS:
+            told = now
+            on_step(progress.step)
+        stop = should_stop()
+        if path and workers.first and (stop or now - saved > checkpoint_seconds):
+            progress.seconds, began, saved = progress.seconds + now - began, now, now
+            checkpoint.write(path, _state(optimizer), {**vars(progress)})
+        if stop:
+            raise Interrupted(f"run {run.key} stopped at step {progress.step} of {run.steps}")
+    progress.seconds += time.monotonic() - began
+    on_step(progress.step)
+    result = _result(run, task, forward, model, progress, message, keep_weights if workers.first else None)
+    if path and workers.first:
+        checkpoint.remove(path)
+    return result
+
+
+def build_model(run: Run, task: Task) -> nn.Module:
+    """The run's model with its first weights, the same on every device."""
+    torch.manual_seed(run.seed)
+    model = task.build(run.model_shape, run.options)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.path = run.execution.path
+    return model.to(run.execution.device)
+
+
+# ---- one step ------------------------------------------------------------------------------------------------------
+
+
+class _Workers:
+    """The processes that share a run (one, unless torchrun started more): each computes a part of every batch."""
+
+    def __init__(self, run: Run) -> None:
+        self.count, self.number = run.execution.devices, 0
+        if self.count > 1:
+            import torch.distributed as dist
+
+            if not dist.is_initialized():
+                dist.init_process_group("nccl" if run.execution.device == "cuda" else "gloo")
+            if dist.get_world_size() != self.count:
+                raise ValueError(f"the run wants {self.count} processes, but {dist.get_world_size()} were started")
+            self.number = dist.get_rank()
+
+    @property
+    def first(self) -> bool:
+        return self.number == 0
+
+    def share(self, value: Any) -> Any:
+        """What the first process has: the others may not reach its files, or look for them too early."""
+        if self.count > 1:
+            import torch.distributed as dist
+
+            box = [value]
+            dist.broadcast_object_list(box)
+            value = box[0]
+        return value
+
+    def average(self, tensors: list[Tensor]) -> None:
+        if self.count > 1:
+            import torch.distributed as dist
+
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+                tensor /= self.count
+
+
+def _step(run: Run, task: Task, model: nn.Module, optimizer: FlatOptimizer, step: int, workers: _Workers) -> float:
+    """One optimiser step; gives the batch's mean loss."""
+    recipe = run.recipe
+    inputs, labels = task.draw(run.seed, "train", step, recipe.batch, run.execution.device)
+    parts = recipe.micro_batches * workers.count
+    chunks = list(zip(inputs.chunk(parts), labels.chunk(parts), strict=True))
+    mine = chunks[workers.number :: workers.count]
+    optimizer.zero_grad()
+    total = torch.zeros((), device=inputs.device)
+    for part, wanted in mine:
+        with _autocast(run):
+            loss = task.loss(model(part), wanted) * (len(part) * workers.count / len(inputs))
+        loss.backward()
+        total += loss.detach()
+    workers.average([*optimizer.gradients(), total])
+    optimizer.step(schedule(step, run.steps, recipe))
+    return float(total)
+
+
+def _autocast(run: Run) -> Any:
+    if run.execution.precision == "float32":
+        return nullcontext()
+    return torch.autocast(run.execution.device, torch.bfloat16)
+
+
+def _diverged(loss: float, trivial: float, progress: _Progress) -> str:
+    if not math.isfinite(loss):
+        return f"the loss was {loss} at step {progress.step}"
+    progress.bad_steps = progress.bad_steps + 1 if loss > DIVERGED_AT * trivial else 0
+    if progress.bad_steps >= DIVERGED_FOR:
+        return f"the loss was over {DIVERGED_AT:g} times the trivial error for {DIVERGED_FOR} steps, to {progress.step}"
+    return ""
+
+
+# ---- evaluation ----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) -> dict[str, float]:
+    """Mean metrics over a fixed part of a held-out stream, in batches of the run's size; the same for every seed."""
+    totals: dict[str, float] = {}
+    batch = run.recipe.batch
+    batches = max(1, samples // batch)
+    training = model.training
+    model.eval()
+    for index in range(batches):
+        inputs, labels = task.draw(0, stream, index, batch, run.execution.device)
+        with _autocast(run):
+            found = task.metrics(model(inputs), labels)
+        for name, value in found.items():
+            totals[name] = totals.get(name, 0.0) + float(value) / batches
+    model.train(training)
+    return totals
+
+
+def _evaluate(run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: _Progress, loss: float) -> None:
+    progress.curve.append((progress.step, "loss", loss))
+    for name, value in evaluate(task, forward, run, "validation", VALIDATION_SAMPLES).items():
+        progress.curve.append((progress.step, name, value))
+
+
+def _result(
+    run: Run,
+    task: Task,
+    forward: nn.Module,
+    model: nn.Module,
+    progress: _Progress,
+    message: str,
+    keep_weights: checkpoint.Place | None,
+) -> RunResult:
+    metrics = {} if message else evaluate(task, forward, run, "test", TEST_SAMPLES)
+    metrics["trivial_error"] = task.trivial_error()
+    samples = progress.step * run.recipe.batch
+    digest = ""
+    if keep_weights and not message:
+        digest = checkpoint.write(
+            keep_weights / f"{run.key}.safetensors", model.state_dict(), {"run": run.model_dump()}
+        )
+    return RunResult(
+        run.key,
+        "diverged" if message else "done",
+        metrics=metrics,
+        curve=progress.curve,
+        probes=progress.probes,
+        steps=progress.step,
+        seconds=progress.seconds,
+        tokens=samples * task.tokens,
+        flops=3 * samples * forward_flops(run.model_shape, run.options, task.tokens),
+        parameters=sum(p.numel() for p in model.parameters()),
+        peak_bytes=machine.peak_memory(run.execution.device),
+        kernel=f"{run.execution.path} on {run.execution.device}",
+        weights=digest,
+        message=message,
+        environment=machine.environment(),
     )
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, recipe))
-    for step in range(recipe.steps):
-        inputs, labels = draw(step)
-        optimizer.zero_grad()
-        loss(model(inputs), labels).backward()
-        optimizer.step()
-        rates.step()
-        on_step(step)
-    return model
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def _state(optimizer: FlatOptimizer) -> dict[str, Tensor]:
+    return {**optimizer.state(), "random": torch.get_rng_state()}
+
+
+def _resume(found: checkpoint.Contents | None, optimizer: FlatOptimizer) -> _Progress:
+    if found is None:
+        return _Progress()
+    tensors, facts = found
+    torch.set_rng_state(tensors.pop("random"))
+    optimizer.load(tensors)
+    facts |= {name: [tuple(row) for row in facts[name]] for name in ("curve", "probes")}
+    return _Progress(**facts)

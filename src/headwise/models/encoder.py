@@ -21,8 +21,21 @@ class Encoder(nn.Module):
             Block(attention, mlp, options, **factory) for attention, mlp in zip(shape.layers, shape.mlps, strict=True)
         )
         self.final_norm = make_norm(options, shape.width, **factory) if options.final_norm else None
-        if options.norm_place == "pre":
+        if options.init == "torch":
+            self._begin_as_torch()
+        elif options.norm_place == "pre":
             self._tame_residuals()
+
+    def _begin_as_torch(self) -> None:
+        """Each `width` of heads as one nn.MultiheadAttention begins, the MLP as nn.Linear does."""
+        width = self.shape.width
+        for block in cast(list[Block], self.blocks):
+            for linear in (module for module in block.attention.modules() if isinstance(module, nn.Linear)):
+                nn.init.uniform_(linear.weight, -((1.5 / width) ** 0.5), (1.5 / width) ** 0.5)  # Xavier of 3w × w
+            nn.init.uniform_(block.attention.output.weight, -(width**-0.5), width**-0.5)
+            if block.mlp is not None:
+                block.mlp.input.reset_parameters()
+                block.mlp.output.reset_parameters()
 
     def _tame_residuals(self) -> None:
         """Before a norm the stream adds up: each of its 2·depth parts starts with 1 / (2·depth) of the variance."""

@@ -4,10 +4,15 @@ The theme is colour-blind safe (Okabe and Ito's colours), legible in print, and 
 reads the same on a dark screen.
 """
 
+import csv
+from importlib.resources import files
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import altair as alt
+
+from headwise.claims import Row
 
 INK, MUTED, GRID = "#1a1a1a", "#666666", "#e6e6e6"
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -38,30 +43,66 @@ def _theme() -> alt.theme.ThemeConfig:
 
 
 def save(chart: Any, directory: Path, name: str) -> list[Path]:
-    """Write `name`.png and `name`.html and say where they are."""
+    """Write `name` as a picture (PNG, SVG, PDF) and as a page that needs no network, and say where they are."""
     directory.mkdir(parents=True, exist_ok=True)
-    picture, page = directory / f"{name}.png", directory / f"{name}.html"
-    chart.save(str(picture), scale_factor=2)
-    chart.save(str(page), inline=True)
-    return [picture, page]
+    files = [directory / f"{name}.{kind}" for kind in ("png", "svg", "pdf", "html")]
+    for file in files:
+        settings: dict[str, Any] = {".html": {"inline": True}, ".png": {"scale_factor": 2}}
+        chart.save(str(file), **settings.get(file.suffix, {}))
+    return files
 
 
-def rank_cliff(rows: list[dict[str, Any]], trivial: float, subtitle: str) -> Any:
-    """Error of each split of the width: a point a shape, the seeds' range as a bar, the trivial error as a line."""
-    data = [row | {"split": f"{row['heads']} × {row['qk_rank']}"} for row in sorted(rows, key=lambda r: r["qk_rank"])]
-    x = alt.X("split:N", title="heads × rank of each, at equal parameters", sort=None).axis(labelAngle=0)
-    top = max(trivial, *(row["high"] for row in rows))
-    y = alt.Y("error:Q", title="test error (squared distance)").scale(domain=[0, 1.1 * top])
-    base = alt.Chart(alt.Data(values=data)).encode(x=x)
-    tips = ["shape:N", "heads:Q", "qk_rank:Q", "parameters:Q", "error:Q", "low:Q", "high:Q"]
-    line = base.mark_line(color=COLORS[0], strokeWidth=2).encode(y=y)
-    bars = base.mark_rule(color=COLORS[0], strokeWidth=4, opacity=0.35).encode(y="low:Q", y2="high:Q")
-    points = base.mark_point(color=COLORS[0], filled=True, size=90, opacity=1).encode(y=y, tooltip=tips)
-    values = base.mark_text(dy=20, dx=-14, fontSize=13, color=INK).encode(y=y, text=alt.Text("error:Q", format=".2f"))
-    level = alt.Chart(alt.Data(values=[{"trivial": trivial, "name": f"trivial error {trivial:.2f}: no search at all"}]))
-    rule = level.mark_rule(color=COLORS[1], strokeDash=[6, 4], strokeWidth=2).encode(y="trivial:Q")
-    name = level.mark_text(align="left", dy=-9, fontSize=13, color=COLORS[1]).encode(
-        y="trivial:Q", x=alt.value(6), text="name:N"
+def published_values(name: str) -> list[dict[str, float]]:
+    """A published figure's points, as they stand in the package."""
+    text = files("headwise.published").joinpath(f"{name}.csv").read_text()
+    return [{column: float(value) for column, value in row.items()} for row in csv.DictReader(text.splitlines())]
+
+
+def rank_curves(rows: list[Row], title: str, subtitle: str, published: str | None = None) -> Any:
+    """Error against rank, a curve a multiplier, a panel a depth; the trivial error dashed, published points hollow."""
+    points = _summaries(rows)
+    ranks = sorted({point["rank"] for point in points})
+    x = alt.X("rank:O", title="rank of each head", sort=ranks).axis(labelAngle=0)
+    y = alt.Y("error:Q", title="test error (squared distance)").scale(type="log")
+    color = alt.Color("size:N", title="attention parameters", sort=None).scale(range=COLORS)
+    data = alt.Data(values=points)
+    base = alt.Chart(data).encode(x=x)
+    tips = ["rank:O", "multiplier:O", "depth:O", "heads:Q", "parameters:Q", "error:Q", "low:Q", "high:Q", "seeds:Q"]
+    line = base.mark_line(strokeWidth=2).encode(y=y, color=color)
+    bars = base.mark_rule(strokeWidth=5, opacity=0.4).encode(y="low:Q", y2="high:Q", color=color)
+    dots = base.mark_point(filled=True, size=80, opacity=1).encode(y=y, color=color, tooltip=tips)
+    trivial = alt.Chart(data).mark_rule(color=INK, strokeDash=[6, 4]).encode(y="mean(trivial):Q")
+    layers = [trivial, line, bars, dots]
+    if published:
+        hollow = [_labelled(value) | {"trivial": points[0]["trivial"]} for value in published_values(published)]
+        marks = alt.Chart(alt.Data(values=hollow)).mark_point(filled=False, size=120, strokeWidth=2)
+        layers.append(marks.encode(x=x, y=y, color=color))
+    panel = alt.layer(*layers).properties(width=max(180, 60 * len(ranks)), height=300)
+    depths = sorted({point["depth"] for point in points})
+    panels = [
+        panel.transform_filter(alt.datum.depth == depth).properties(title=f"{depth} layer{'s' if depth > 1 else ''}")
+        for depth in depths
+    ]
+    heading = alt.TitleParams(
+        title, subtitle=[subtitle, "dashed: trivial error, no search at all; bars: range of seeds"]
     )
-    title = alt.TitleParams("Equal parameters, unequal sight: the rank cliff", subtitle=subtitle)
-    return (rule + name + line + bars + points + values).properties(width=560, height=340, title=title)
+    return alt.hconcat(*panels).properties(title=heading)
+
+
+def _summaries(rows: list[Row]) -> list[dict[str, Any]]:
+    """One point a cell: the mean of its seeds and their range."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.cell["depth"], row.cell["multiplier"], row.cell["rank"]), []).append(row)
+    summaries = []
+    for (depth, multiplier, rank), seeds in sorted(found.items()):
+        errors = [row.metrics["error"] for row in seeds]
+        cell = _labelled({"depth": depth, "multiplier": multiplier, "rank": rank, "error": mean(errors)})
+        spread = {"low": min(errors), "high": max(errors), "seeds": len(errors)}
+        size = {name: seeds[0].metrics[name] for name in ("heads", "parameters")}
+        summaries.append(cell | spread | size | {"trivial": seeds[0].metrics["trivial_error"]})
+    return summaries
+
+
+def _labelled(point: dict[str, Any]) -> dict[str, Any]:
+    return point | {"size": f"× {point['multiplier']:g}"}

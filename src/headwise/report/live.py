@@ -1,0 +1,58 @@
+"""A sweep as it runs: one bar for all of it with the time left, one for each run, the best so far."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from headwise.run import Run, RunResult
+from headwise.sweep import Watch, work
+
+UNITS = 10_000  # of the whole sweep's work
+
+
+@contextmanager
+def live_sweep(runs: list[Run]) -> Iterator[Watch]:
+    """A Watch that draws on standard error; quiet where nobody looks."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+    total = max(1, sum(work(run) for run in runs))
+    with Progress(*columns, TextColumn("left:"), TimeRemainingColumn(), console=console, transient=True) as bars:
+        whole = bars.add_task(f"{len(runs)} runs", total=UNITS)
+        yield _Drawing(bars, whole, total, len(runs)).watch()
+
+
+class _Drawing:
+    def __init__(self, bars: Progress, whole: TaskID, total: int, runs: int) -> None:
+        self.bars, self.whole, self.total, self.runs = bars, whole, total, runs
+        self.active: dict[str, TaskID] = {}
+        self.steps: dict[str, float] = {}
+        self.ended, self.best = 0, ""
+        self.least = float("inf")
+
+    def watch(self) -> Watch:
+        return Watch(on_start=self.start, on_step=self.step, on_end=self.end)
+
+    def start(self, run: Run) -> None:
+        self.active[run.key] = self.bars.add_task(f"  {run.shape} seed {run.seed}"[:36], total=run.steps)
+
+    def step(self, run: Run, step: int) -> None:
+        if run.key in self.active:
+            self.bars.update(self.active[run.key], completed=step)
+        self._advance(run, step / run.steps)
+
+    def end(self, run: Run, result: RunResult) -> None:
+        if run.key in self.active:
+            self.bars.remove_task(self.active.pop(run.key))
+        self.ended += 1
+        error = result.metrics.get("error", float("inf"))
+        if result.status == "done" and error < self.least:
+            self.least, self.best = error, f", best {error:.3f} ({run.shape})"
+        self.bars.update(self.whole, description=f"{self.ended} of {self.runs} runs{self.best}")
+        self._advance(run, 1.0)
+
+    def _advance(self, run: Run, part: float) -> None:
+        gained = (part - self.steps.get(run.key, 0.0)) * work(run) / self.total
+        self.steps[run.key] = part
+        self.bars.advance(self.whole, UNITS * gained)

@@ -1,0 +1,148 @@
+"""What the store holds, for a terminal of 80 columns: a table of runs, and a card that tells all about one.
+
+show(runs_table(store.runs()))
+show(*run_card(run, result, store.curve(run.key)))
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headwise.report.tables import _table, short
+from headwise.run import Run, RunResult
+
+Point = tuple[int, str, float]
+
+COLUMNS = 80
+SHORTEST_KEY = 6
+LONGEST_OUTCOME = 14
+BARS = "▁▂▃▄▅▆▇█"
+SPARK = 40  # characters of a curve
+STYLES = {"done": "", "diverged": "yellow", "failed": "red"}
+
+
+def runs_table(rows: Iterable[tuple[Run, RunResult]]) -> RenderableType:
+    """A line a run. Keys are cut to what tells them apart; the metric is the first that a task reports."""
+    found = list(rows)
+    if not found:
+        return Text("No runs yet.")
+    digits = _telling_digits([result.key for _, result in found])
+    shared = {next(iter(result.metrics)) for _, result in found if result.metrics}
+    heading = shared.pop() if len(shared) == 1 else "metric"
+    table = _table("<key", "<status", "<task", "<shape", "steps", "seed", "<")
+    for run, result in found:
+        cells = [run.task["name"], run.shape, f"{run.steps:,}", str(run.seed), _outcome(result, heading)]
+        table.add_row(result.key[:digits], result.status, *map(_text, cells), style=STYLES[result.status])
+    *others, last = table.columns
+    last.header, last.max_width, last.overflow = _text(heading), LONGEST_OUTCOME, "ellipsis"
+    for column in (*others, last):
+        column.no_wrap = column.header != "shape"  # what is too long for 80 columns folds there
+    return table
+
+
+def run_card(run: Run, result: RunResult, curve: Sequence[Point]) -> list[RenderableType]:
+    """Everything about one run, and the command that runs it again."""
+    parts: list[RenderableType] = [_text(f"run {result.key}  {result.status}  {run.task['name']}  {run.shape}")]
+    if result.message:
+        parts += [_text(result.message)]
+    for title, rows in (
+        ("metrics", {name: f"{value:.6g}" for name, value in result.metrics.items()}),
+        ("curves", _sparks(curve)),
+        ("spec", _spec_rows(run)),
+        ("cost", _cost_rows(result)),
+        ("environment", result.environment),
+    ):
+        if rows:
+            parts += ["", _two_columns(title, rows)]
+    if run.key != result.key:
+        parts += ["", f"This version of headwise gives the same spec another key, {run.key}: its numbers may differ."]
+    return [*parts, "", "To run it again:", Text(_folded(run))]
+
+
+def rerun_command(run: Run) -> str:
+    """A line for the shell that trains the same run."""
+    return f"headwise train {shlex.quote(json.dumps(_short_spec(run)))}"
+
+
+def _short_spec(run: Run) -> dict[str, object]:
+    """Only what is not the default: the same run, so the same key."""
+    return run.model_dump(mode="json", exclude_defaults=True)
+
+
+def _folded(run: Run) -> str:
+    """The command over several lines, still one command: JSON and the shell's quotes both allow a new line."""
+    command, *pieces = f"headwise train {shlex.quote(json.dumps(_short_spec(run), indent=0))}".split("\n")
+    lines = [command]
+    for piece in pieces:
+        joined = f"{lines[-1]} {piece}"
+        lines = [*lines[:-1], joined] if len(joined) <= COLUMNS else [*lines, piece]
+    return "\n".join(lines)
+
+
+def _text(told: str) -> Text:
+    """As it is, but for what a terminal would obey: runs may come from other people's files."""
+    return Text("".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in told))
+
+
+def _telling_digits(keys: list[str]) -> int:
+    """How many first digits make the keys differ."""
+    lengths = range(SHORTEST_KEY, max(map(len, keys)))
+    return next((n for n in lengths if len({key[:n] for key in keys}) == len(set(keys))), max(map(len, keys)))
+
+
+def _outcome(result: RunResult, heading: str) -> str:
+    """The main metric, named where the column is not, or why there is none."""
+    if not result.metrics:
+        return next(reversed(result.message.splitlines()), "")
+    name, value = next(iter(result.metrics.items()))
+    return f"{value:.4g}" if name == heading else f"{name} {value:.4g}"
+
+
+def _two_columns(title: str, rows: dict[str, str]) -> Table:
+    table = _table(f"<{title}", "<")
+    for name, value in rows.items():
+        table.add_row(_text(f"  {name}"), _text(value))
+    return table
+
+
+def _spec_rows(run: Run) -> dict[str, str]:
+    """Every field, a line each; nested ones by what they hold."""
+    rows = {}
+    for name, value in run.model_dump(mode="json").items():
+        told = (
+            [f"{part} {_plain(inner)}" for part, inner in value.items()] if isinstance(value, dict) else [_plain(value)]
+        )
+        rows[name] = ", ".join(told)
+    return rows
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _cost_rows(result: RunResult) -> dict[str, str]:
+    rows = {"steps": f"{result.steps:,}", "seconds": f"{result.seconds:.1f}", "parameters": f"{result.parameters:,}"}
+    rows |= {"tokens": f"{result.tokens:,}", "training": short(result.flops, "FLOP")}
+    rows |= {"peak memory": short(result.peak_bytes, "B"), "kernel": result.kernel, "weights": result.weights}
+    return {name: told for name, told in rows.items() if told}
+
+
+def _sparks(curve: Sequence[Point]) -> dict[str, str]:
+    """Each curve as a row of bars, with its first and last value."""
+    values: dict[str, list[float]] = {}
+    for _, name, value in curve:
+        values.setdefault(name, []).append(value)
+    return {name: f"{spark(points)}  {points[0]:.4g} → {points[-1]:.4g}" for name, points in values.items()}
+
+
+def spark(values: Sequence[float]) -> str:
+    """Bars between the least and the greatest value; × where a value is not a finite number."""
+    shown = [values[i * len(values) // SPARK] for i in range(SPARK)] if len(values) > SPARK else values
+    finite = [value for value in shown if abs(value) < float("inf")]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] if abs(value) < float("inf") else "×" for value in shown)

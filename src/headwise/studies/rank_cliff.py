@@ -1,0 +1,188 @@
+"""The rank cliff: what rank can a head of one layer, or of several, not do without?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 1.
+Claims: Q7, Q8, Q9.
+Task: among N points on the sphere, every point finds the one farthest from it.
+Grid: rank × multiplier × depth. A multiplier of k averages k modules of width / rank heads, as the authors do: k times
+the attention's parameters, and an output scaled by 1/k. Published learning rate for every arm.
+Command: headwise study run rank-cliff --preset laptop (about 8 minutes on two cores)
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, beats_trivial, compare
+from headwise.cost import fitting_micro_batches
+from headwise.options import preset as options_preset
+from headwise.run import Recipe, Run
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+
+LAPTOP_RANKS = (16, 8, 4, 2, 1)
+PAPER_RANKS = (64, 32, 16, 8, 4, 2, 1)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "dim": 8,
+        "points": 8,
+        "mlp": 16,
+        "steps": 20,
+        "batch": 32,
+        "seeds": 3,
+        "grid": [(1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4))],  # (depth, multiplier, ranks)
+    },
+    "demo": {
+        "dim": 16,
+        "points": 16,
+        "mlp": 64,
+        "steps": 2000,
+        "batch": 128,
+        "seeds": 2,
+        "grid": [(1, 1, LAPTOP_RANKS)],
+    },
+    "laptop": {
+        "dim": 16,
+        "points": 16,
+        "mlp": 64,
+        "steps": 1000,
+        "batch": 128,
+        "seeds": 3,
+        "grid": [(1, 1, LAPTOP_RANKS), (1, 8, (16, 8, 4)), (1, 64, (8,)), (3, 1, LAPTOP_RANKS)],
+    },
+    "paper": {
+        "dim": 64,
+        "points": 16,
+        "mlp": 2048,
+        "steps": 100_000,
+        "batch": 256,
+        "seeds": 5,
+        "grid": [(depth, multiplier, PAPER_RANKS) for depth in (1, 3, 5) for multiplier in (1, 8, 64)],
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": preset["dim"], "rank": rank, "multiplier": multiplier, "depth": depth},
+            _run(preset, depth, multiplier, rank, seed),
+        )
+        for depth, multiplier, ranks in preset["grid"]
+        for rank in ranks
+        for seed in range(preset["seeds"])
+    ]
+
+
+def _run(preset: dict[str, Any], depth: int, multiplier: int, rank: int, seed: int) -> Run:
+    dim = preset["dim"]
+    shape = ModelShape(width=dim, heads=multiplier * dim // rank, qk_rank=rank, depth=depth, mlp=preset["mlp"])
+    options = options_preset("encoder", init="torch", output_scale=1 / multiplier)
+    parts = fitting_micro_batches(shape, options, preset["points"], preset["batch"])
+    return Run(
+        task={"name": "nearest-neighbor", "dim": dim, "points": preset["points"]},
+        shape=str(shape),
+        options=options,
+        recipe=Recipe(learning_rate=0.01, betas=(0.9, 0.95), warm_up=0.05, batch=preset["batch"], micro_batches=parts),
+        steps=preset["steps"],
+        seed=seed,
+    )
+
+
+def _cell(rows: Iterable[Row], **place: int) -> list[Row]:
+    return [row for row in rows if all(row.cell[name] == value for name, value in place.items())]
+
+
+def _full(rows: list[Row]) -> int:
+    """The full rank; rows may still lack it."""
+    return int(rows[0].cell["dim"])
+
+
+def one_layer(rows: list[Row]) -> list[Comparison]:
+    """Q7: full rank suffices; half of it, with the largest multiplier there is, does not."""
+    full = _full(rows)
+    half = full // 2
+    most = max((row.cell["multiplier"] for row in _cell(rows, depth=1, rank=half)), default=1)
+    enough = _cell(rows, depth=1, multiplier=1, rank=full)
+    return [
+        compare(
+            f"error of rank {half} with {most} times the heads, over that of one head of rank {full}",
+            _cell(rows, depth=1, multiplier=most, rank=half),
+            enough,
+            2.0,
+            published=0.3072 / 0.01531,
+        ),
+        beats_trivial(f"trivial error over that of one head of rank {full}", enough, 4.0),
+    ]
+
+
+def more_layers(rows: list[Row]) -> list[Comparison]:
+    """Q8: depth helps low rank, and full rank is still clearly better."""
+    full = _full(rows)
+    half = full // 2
+    deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
+    shallow, deeper = (_cell(rows, depth=depth, multiplier=1, rank=half) for depth in (1, deep))
+    return [
+        compare(
+            f"error of rank {half} over that of rank {full}, both with {deep} layers",
+            deeper,
+            _cell(rows, depth=deep, multiplier=1, rank=full),
+            1.5,
+            published=0.05101 / 0.003182,
+        ),
+        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
+    ]
+
+
+def fewer_parameters(rows: list[Row]) -> list[Comparison]:
+    """Q9: one full-rank module against every larger one of lower rank, at equal depth."""
+    full = _full(rows)
+    larger = {
+        (row.cell["depth"], row.cell["multiplier"], row.cell["rank"])
+        for row in rows
+        if row.cell["multiplier"] > 1 and row.cell["rank"] < full
+    }
+    return [
+        compare(
+            f"error of rank {rank} with {multiplier} times the attention parameters over that of rank {full}",
+            _cell(rows, depth=depth, multiplier=multiplier, rank=rank),
+            _cell(rows, depth=depth, multiplier=1, rank=full),
+            1.0,
+        )
+        for depth, multiplier, rank in sorted(larger)
+    ]
+
+
+CLAIMS = (
+    Claim(
+        "Q7",
+        "One layer: full rank is necessary and sufficient; rank d/2 fails even with 64 times the parameters",
+        "Q, Fig. 1",
+        "rank-cliff",
+        one_layer,
+    ),
+    Claim(
+        "Q8",
+        "Several layers: low rank recovers partly, full rank still wins clearly",
+        "Q, Fig. 1",
+        "rank-cliff",
+        more_layers,
+    ),
+    Claim(
+        "Q9",
+        "Full rank with fewer parameters beats low rank with more",
+        "Q, Sec. 7",
+        "rank-cliff",
+        fewer_parameters,
+    ),
+)
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.charts import rank_curves
+
+    used = PRESETS[preset]
+    told = f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps at the published rate"
+    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if preset == "paper" else None)
+
+
+STUDY = Study("rank-cliff", __doc__, PRESETS, cells, chart, CLAIMS)

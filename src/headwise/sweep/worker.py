@@ -1,0 +1,65 @@
+"""What a worker process does: take runs from a pipe, train them, give results back.
+
+A message during a run means stop: checkpoint, and say so. So does the end of the pipe: the driver was killed.
+"""
+
+import os
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from headwise import machine
+from headwise.checkpoint import DiskError, place
+from headwise.run import Run
+from headwise.train import Interrupted, train
+
+torch.zeros(1)  # loaded once, in the process that workers are forked from
+
+
+def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, core: int | None) -> None:
+    """Answer with ("step", n), ("result", dict), ("stopped", step text) or ("disk", sentence)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    terminated: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
+    machine.use_one_core()
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    while True:
+        try:
+            spec = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if spec is None:
+            return
+        answer = _train(Run(**spec), pipe, folder, checkpoint_seconds, weights, terminated)
+        try:
+            pipe.send(answer)
+        except OSError:  # the driver is gone; the checkpoint is not
+            return
+
+
+def _train(
+    run: Run, pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, terminated: list[int]
+) -> tuple[str, Any]:
+    def told(step: int) -> None:
+        try:
+            pipe.send(("step", step))
+        except OSError:
+            terminated.append(0)
+
+    try:
+        result = train(
+            run,
+            checkpoints=place(folder),
+            checkpoint_seconds=checkpoint_seconds,
+            keep_weights=place(weights) if weights else None,
+            on_step=told,
+            should_stop=lambda: bool(terminated) or pipe.poll(),
+        )
+    except Interrupted as stopped:
+        return "stopped", str(stopped)
+    except DiskError as error:
+        return "disk", str(error)
+    return "result", result.as_dict()
