@@ -30,7 +30,8 @@ MAY_IMPORT = {  # what else of the package each part may use
     "store": {"records", "run"},
     "claims": set(),
     "studies": {"studies", "claims", "run", "cost", "options", "shape", "spec", "report"},
-    "train": {"checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "spec", "__init__"},
+    "probes": {"attention", "spec"},
+    "train": {"probes", "checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "spec", "__init__"},
 }
 
 

@@ -164,7 +164,7 @@ def test_an_empty_store_says_what_would_settle_it():
     with Store(":memory:") as store:
         for judgement in judge_all(study, store):
             assert judgement.verdict == "open"
-            assert "--preset laptop (42 runs to do)" in judgement.settle
+            assert "--preset laptop (36 runs to do)" in judgement.settle
 
 
 def test_unknown_studies_are_refused():

@@ -14,6 +14,7 @@ from headwise import checkpoint
 from headwise.models import build
 from headwise.optim import FlatOptimizer, muon_matrices, orthogonalised
 from headwise.options import preset
+from headwise.probes import effective_rank, measure
 from headwise.run import Execution, Recipe, Run
 from headwise.spec import SpecError
 from headwise.tasks import load
@@ -154,6 +155,23 @@ def test_a_crash_is_a_result_with_its_traceback(tmp_path):
     assert result.status == "failed"
     assert "the disk ate it" in result.message
     assert "Traceback" in result.message
+
+
+def test_probes_are_measured_on_a_schedule_and_change_nothing():
+    probed = train(small_run(probes=("qk-rank", "vo-rank", "attention-entropy")))
+    assert probed.metrics == train(small_run()).metrics
+    names = {name for _, name, _ in probed.probes}
+    assert names == {f"{probe}.layer0" for probe in ("qk-rank", "vo-rank", "attention-entropy")}
+    assert [step for step, name, _ in probed.probes if name == "qk-rank.layer0"] == [10, 20, 30, 40]
+    for _, name, value in probed.probes:
+        assert 0 < value <= {"q": 4, "v": 4, "a": math.log(6)}[name[0]] + 1e-5
+
+
+def test_probes_of_known_matrices():
+    assert effective_rank(torch.eye(5)).item() == pytest.approx(5)
+    assert effective_rank(torch.ones(4, 4)).item() == pytest.approx(1, abs=1e-3)
+    with pytest.raises(SpecError, match="no probe 'mood'"):
+        measure("mood", build("w8-h2"), torch.randn(1, 3, 8))
 
 
 def test_weights_are_kept_with_their_hash(tmp_path):

@@ -19,6 +19,7 @@ from headwise.spec import Spec, SpecError
 
 NUMERICS = 1  # raised when the same spec would give other numbers than before, or a default gets another value
 Status = Literal["done", "diverged", "failed"]
+ProbeName = Literal["qk-rank", "vo-rank", "attention-entropy"]
 
 
 class Recipe(Spec):
@@ -62,7 +63,7 @@ class Run(Spec):
     steps: int = Field(gt=0, description="optimiser steps")
     seed: int = Field(default=0, ge=0, description="of weights, data and dropout")
     evaluations: int = Field(default=10, gt=0, description="points of the validation curve")
-    probes: tuple[str, ...] = Field(default=(), description="what is measured on the model at each of them")
+    probes: tuple[ProbeName, ...] = Field(default=(), description="what is measured on the model at each of them")
     execution: Execution = Field(default_factory=Execution, description="what was resolved for a machine")
 
     @field_validator("shape")

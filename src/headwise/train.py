@@ -19,10 +19,11 @@ from headwise import checkpoint, machine
 from headwise.attention import Attention
 from headwise.cost import forward_flops
 from headwise.optim import FlatOptimizer
+from headwise.probes import measure
 from headwise.run import Recipe, Run, RunResult
 from headwise.tasks import Task, load
 
-TEST_SAMPLES, VALIDATION_SAMPLES = 8192, 2048
+TEST_SAMPLES, VALIDATION_SAMPLES, PROBED_SAMPLES = 8192, 2048, 64
 DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
 REPORT_SECONDS = 0.2
 
@@ -231,6 +232,10 @@ def _evaluate(run: Run, task: Task, forward: nn.Module, model: nn.Module, progre
     progress.curve.append((progress.step, "loss", loss))
     for name, value in evaluate(task, forward, run, "validation", VALIDATION_SAMPLES).items():
         progress.curve.append((progress.step, name, value))
+    inputs, _ = task.draw(0, "validation", 0, min(run.recipe.batch, PROBED_SAMPLES), run.execution.device)
+    for probe in run.probes:
+        found = measure(probe, model, inputs).items()
+        progress.probes += [(progress.step, name, value) for name, value in found]
 
 
 def _result(

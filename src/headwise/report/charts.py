@@ -64,7 +64,9 @@ def rank_curves(rows: list[Row], title: str, subtitle: str, published: str | Non
     ranks = sorted({point["rank"] for point in points})
     x = alt.X("rank:O", title="rank of each head", sort=ranks).axis(labelAngle=0)
     y = alt.Y("error:Q", title="test error (squared distance)").scale(type="log")
-    color = alt.Color("size:N", title="attention parameters", sort=None).scale(range=COLORS)
+    several = len({point["size"] for point in points}) > 1
+    legend = alt.Legend(title="attention parameters", symbolOpacity=1) if several else None
+    color = alt.Color("size:N", sort=None, legend=legend).scale(range=COLORS)
     data = alt.Data(values=points)
     base = alt.Chart(data).encode(x=x)
     tips = ["rank:O", "multiplier:O", "depth:O", "heads:Q", "parameters:Q", "error:Q", "low:Q", "high:Q", "seeds:Q"]
@@ -77,16 +79,14 @@ def rank_curves(rows: list[Row], title: str, subtitle: str, published: str | Non
         hollow = [_labelled(value) | {"trivial": points[0]["trivial"]} for value in published_values(published)]
         marks = alt.Chart(alt.Data(values=hollow)).mark_point(filled=False, size=120, strokeWidth=2)
         layers.append(marks.encode(x=x, y=y, color=color))
-    panel = alt.layer(*layers).properties(width=max(180, 60 * len(ranks)), height=300)
-    depths = sorted({point["depth"] for point in points})
-    panels = [
-        panel.transform_filter(alt.datum.depth == depth).properties(title=f"{depth} layer{'s' if depth > 1 else ''}")
-        for depth in depths
-    ]
-    heading = alt.TitleParams(
-        title, subtitle=[subtitle, "dashed: trivial error, no search at all; bars: range of seeds"]
-    )
-    return alt.hconcat(*panels).properties(title=heading)
+    panel = alt.layer(*layers).properties(width=max(180, 70 * len(ranks)), height=300)
+    panels = []
+    for depth in sorted({point["depth"] for point in points}):
+        name = alt.TitleParams(f"{depth} layer{'s' if depth > 1 else ''}", fontSize=14, fontWeight="normal", offset=4)
+        panels.append(panel.transform_filter(alt.datum.depth == depth).properties(title=name))
+    key = "dashed: the trivial error, no search at all; bars: the range of the seeds"
+    heading = alt.TitleParams(title, subtitle=[subtitle, key])
+    return alt.hconcat(*panels).resolve_scale(y="shared").properties(title=heading)
 
 
 def _summaries(rows: list[Row]) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from its checkpoint in another; one that fails is a row with its traceback, and 
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from headwise.cost import activation_bytes, forward_flops, parameters
 from headwise.run import Run, RunResult
@@ -64,7 +64,6 @@ class Watch:
     on_step: Callable[[Run, int], None] = lambda run, step: None
     on_end: Callable[[Run, RunResult], None] = lambda run, result: None
     stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> Plan:
@@ -90,6 +89,7 @@ def memory(run: Run) -> int:
 
 
 def _tokens(run: Run) -> int:
+    """A guess from the task's fields, for queues and progress bars: the task itself would need torch."""
     task = run.task
     return int(task.get("tokens") or task.get("points") or task.get("context") or 128)
 
