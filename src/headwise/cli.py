@@ -156,7 +156,7 @@ def shapes(
     from headwise.search import equal_cost
 
     part = _fraction(tolerance)
-    rows = equal_cost(base.shape, base.options, hold=hold, tolerance=part, vary=axes, context=context)  # type: ignore[arg-type]
+    rows = equal_cost(base.shape, base.options, hold=hold, tolerance=part, vary=axes, context=context)
     if as_json:
         return print_document([row.as_dict() for row in rows], as_json)
     show(*shapes_table(rows, str(base.shape), hold, limit))

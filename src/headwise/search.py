@@ -12,14 +12,13 @@ numbers per token). No torch here; holding `time` needs measurements, see `timin
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any, Literal
+from typing import Any
 
 from headwise.cost import layer_flops, layer_parameters, parameters, sequence_length
 from headwise.options import ModelOptions
 from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
 from headwise.spec import SpecError
 
-Hold = Literal["params", "flops", "kv"]
 AXES = ("heads", "qk_rank", "v_rank", "kv_heads", "depth", "mlp")
 STEP = 8  # ranks and MLPs move in multiples of this: what hardware likes, and few enough to read
 MOST_CANDIDATES = 100_000
@@ -61,7 +60,7 @@ def equal_cost(
     base: ModelShape,
     options: ModelOptions | None = None,
     *,
-    hold: Hold = "params",
+    hold: str = "params",
     tolerance: float = 0.01,
     vary: tuple[str, ...] = ("heads",),
     context: int = 0,

@@ -66,6 +66,15 @@ class Watch:
     stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
 
 
+def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Watch) -> None:
+    """A run has ended: into the store first, then into the counts, then to whoever watches."""
+    store.add(run, result)
+    summary.trained += 1
+    summary.diverged += result.status == "diverged"
+    summary.failed += result.status == "failed"
+    watch.on_end(run, result)
+
+
 def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> Plan:
     """Each key once, without those the store holds; of n shards, shard i takes every n-th."""
     unique = {run.key: run for run in runs}

@@ -11,7 +11,7 @@ from typing import Any
 
 from headwise.checkpoint import DiskError
 from headwise.run import Run, RunResult
-from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory
+from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
 
 MEMORY_SHARE = 0.8  # of the machine's, for all runs together
 TICK_SECONDS = 0.25
@@ -136,11 +136,7 @@ class _Pool:
         self.queue = self.queue if self.stopping else [run, *self.queue]
 
     def _record(self, run: Run, result: RunResult) -> None:
-        self.store.add(run, result)
-        self.summary.trained += 1
-        self.summary.diverged += result.status == "diverged"
-        self.summary.failed += result.status == "failed"
-        self.watch.on_end(run, result)
+        record(run, result, self.store, self.summary, self.watch)
 
     def _bury(self, worker: _Worker) -> None:
         """A worker died: another takes its place, and its run goes on from its checkpoint."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from headwise.run import Run, RunResult
 from headwise.spec import SpecError
-from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory
+from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
 TICK_SECONDS = 0.25
@@ -174,11 +174,7 @@ class _Driver:
             self._bury(run, ConnectionError("it lost touch with the driver"))
 
     def _record(self, run: Run, result: RunResult) -> None:
-        self.store.add(run, result)
-        self.summary.trained += 1
-        self.summary.diverged += result.status == "diverged"
-        self.summary.failed += result.status == "failed"
-        self.watch.on_end(run, result)
+        record(run, result, self.store, self.summary, self.watch)
 
     def _bury(self, run: Run, error: Exception) -> None:
         """A worker or its node died: the run goes on from its checkpoint in another, before all that wait."""
