@@ -184,10 +184,6 @@ def test_weights_are_kept_with_their_hash(tmp_path):
     assert len(result.weights) == 64
 
 
-def test_arms_share_their_data():
-    assert torch.equal(TASK.draw(3, "train", 5, 4)[0], TASK.draw(3, "train", 5, 4)[0])
-
-
 @pytest.mark.parametrize(
     ("kind", "middle", "end"), [("cosine", 0.5, 0.0), ("linear", 0.5, 0.0), ("constant", 1.0, 1.0)]
 )
