@@ -46,7 +46,8 @@ def model_options(draw, shape):
     latent = any(layer.kv_latent for layer in shape.layers)
     return ModelOptions(
         family=family,
-        norm=draw(st.sampled_from(["layer", "layer-plain", "rms", "rms-plain", "unit"])),
+        norm=draw(st.sampled_from(["layer", "layer-plain", "rms", "rms-plain", "unit", "none"])),
+        residual=draw(st.booleans()),
         norm_place=draw(st.sampled_from(["pre", "post", "sandwich"])),
         mlp_kind=draw(st.sampled_from(["plain", "gated"])),
         activation=draw(st.sampled_from(["relu", "relu2", "gelu", "gelu-tanh", "silu"])),

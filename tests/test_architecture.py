@@ -24,14 +24,16 @@ MAY_IMPORT = {  # what else of the package each part may use
     "kernels": set(),
     "attention": {"shape", "spec", "kernels"},
     "models": {"models", "attention", "shape", "options", "spec"},
-    "tasks": {"tasks", "models", "attention", "shape", "options", "spec"},
+    "data": {"data", "spec"},
+    "tasks": {"tasks", "data", "models", "attention", "shape", "options", "spec"},
+    "theory": {"theory", "models", "attention", "shape", "options", "run", "spec"},
     "run": {"shape", "options", "spec"},
     "records": {"run", "shape", "spec"},
     "store": {"records", "run"},
     "claims": set(),
     "studies": {"studies", "claims", "run", "cost", "options", "shape", "spec", "report"},
     "probes": {"attention", "spec"},
-    "train": {"probes", "checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "spec", "__init__"},
+    "train": {"probes", "checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "theory", "spec", "__init__"},
 }
 
 

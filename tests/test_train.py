@@ -67,7 +67,7 @@ def test_the_same_shape_written_otherwise_is_the_same_run():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"steps": 0}, {"task": {}}, {"shape": "w8-h3"}, {"recipe": {"lr": 1}}, {"colour": 1}]
+    "wrong", [{"steps": -1}, {"task": {}}, {"shape": "w8-h3"}, {"recipe": {"lr": 1}}, {"colour": 1}]
 )
 def test_impossible_runs_are_refused(wrong):
     with pytest.raises(SpecError):

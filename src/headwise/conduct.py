@@ -132,7 +132,7 @@ def price(plan: Plan, workers: int) -> Price:
     from headwise.cost import parameters
 
     rates = _calibrate(plan)
-    seconds = sum(work(run) / _nearest(rates, work(run)) for run in plan.todo)
+    seconds = sum(work(run) / _nearest(rates, work(run)) for run in plan.todo if run.steps)
     count = sum(parameters(run.model_shape, run.options)["total"] for run in plan.todo)
     return Price(len(plan.todo), len(plan.found), plan.flops, count, seconds / workers, workers)
 
@@ -143,7 +143,7 @@ def _calibrate(plan: Plan) -> dict[int, float]:
     from headwise.train import train
 
     keep_memory()
-    order = sorted({work(run): run for run in plan.todo}.items())
+    order = sorted({work(run): run for run in plan.todo if run.steps}.items())
     chosen = order[:: max(1, len(order) // CALIBRATED_CELLS)] + order[-1:]
     rates = {}
     for flops, run in chosen:

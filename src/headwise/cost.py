@@ -223,7 +223,7 @@ def fitting_micro_batches(shape: ModelShape, options: ModelOptions, tokens: int,
 
 def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens: int, batch: int) -> int:
     w, parts = shape.width, 2 if mlp else 1
-    norm = w + _norm_saved(options, w)  # its input and what it computed
+    norm = _norm_saved(options, w)
     per_token = parts * (w + norm * (2 if options.norm_place == "sandwich" else 1))
     per_token += _attention_saved(shape, options, tokens) + _mlp_saved(mlp, options)
     shared = 0
@@ -260,13 +260,15 @@ def _activation_saved(options: ModelOptions) -> int:
 
 
 def _norm_saved(options: ModelOptions, width: int) -> int:
-    """Beside its input: statistics, and the normalised tokens where a weight multiplies them."""
-    return {"layer": 2, "layer-plain": 2, "rms": width + 1, "rms-plain": 1, "unit": width + 2}[options.norm]
+    """Its input, statistics, and the normalised tokens where a weight multiplies them."""
+    if options.norm == "none":
+        return 0
+    return width + {"layer": 2, "layer-plain": 2, "rms": width + 1, "rms-plain": 1, "unit": width + 2}[options.norm]
 
 
 def _edge_saved(w: int, options: ModelOptions) -> int:
     """Per token, outside the blocks."""
-    norm = w + _norm_saved(options, w)
+    norm = _norm_saved(options, w)
     saved = norm * options.final_norm
     read = w * (options.head != "none")  # what the head reads
     if options.family == "vit":

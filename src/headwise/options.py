@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from headwise.spec import Spec, SpecError
 
 Family = Literal["encoder", "decoder", "vit", "bert"]
-Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit"]
+Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit", "none"]
 Activation = Literal["relu", "relu2", "gelu", "gelu-tanh", "silu"]
 
 
@@ -22,6 +22,7 @@ class ModelOptions(Spec):
     family: Family = Field(default="encoder", description="encoder (vectors in and out), decoder, vit or bert")
     norm: Norm = Field(default="rms-plain", description="'-plain' has no parameters; 'unit' has one scalar")
     norm_place: Literal["pre", "post", "sandwich"] = Field(default="pre", description="where a block normalises")
+    residual: bool = Field(default=True, description="each part of a block is added to what it read")
     norm_eps: float = Field(default=1e-6, description="added inside every norm")
     mlp_kind: Literal["plain", "gated"] = Field(default="plain", description="gated: two products in, one out")
     activation: Activation = Field(default="relu2", description="of the MLP")
@@ -29,6 +30,7 @@ class ModelOptions(Spec):
     positions: Literal["none", "learned", "rotary"] = Field(default="none", description="how tokens know their place")
     rope_base: float = Field(default=10_000.0, description="base of the rotary frequencies")
     qk_norm: Literal["none", "rms", "rms-plain"] = Field(default="none", description="norm of queries and keys")
+    hardmax: bool = Field(default=False, description="all weight on the largest logit; for constructions")
     logit_scale: bool = Field(default=False, description="a learned factor on each head's logits")
     output_scale: float = Field(default=1.0, description="fixed factor on attention's output")
     dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")

@@ -17,7 +17,7 @@ from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import Spec, SpecError
 
-NUMERICS = 1  # raised when the same spec would give other numbers than before, or a default gets another value
+NUMERICS = 2  # raised when the same spec would give other numbers than before, or a default gets another value
 Status = Literal["done", "diverged", "failed"]
 ProbeName = Literal["qk-rank", "vo-rank", "attention-entropy"]
 
@@ -60,7 +60,8 @@ class Run(Spec):
     shape: str = Field(description="the model's shape")
     options: ModelOptions = Field(default_factory=ModelOptions, description="the rest of the model")
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
-    steps: int = Field(gt=0, description="optimiser steps")
+    begin: dict[str, Any] = Field(default_factory=dict, description="a construction's name and options, for weights")
+    steps: int = Field(ge=0, description="optimiser steps; 0 to measure a model as it begins")
     seed: int = Field(default=0, ge=0, description="of weights, data and dropout")
     evaluations: int = Field(default=10, gt=0, description="points of the validation curve")
     probes: tuple[ProbeName, ...] = Field(default=(), description="what is measured on the model at each of them")
@@ -97,10 +98,18 @@ class Run(Spec):
     def key(self) -> str:
         """The run's name everywhere: 16 hexadecimal digits of a hash of the whole spec.
 
-        Fields at their default are left out of the hash, so that a field added later leaves known keys alone.
+        Fields at their default are left out of the hash, so that a field added later leaves known keys alone. So are
+        the places of files whose content is hashed: the same data elsewhere is the same run.
         """
-        text = json.dumps({"numerics": NUMERICS, **self.model_dump(exclude_defaults=True)}, sort_keys=True)
+        spec = self.model_dump(exclude_defaults=True) | {"task": _without_places(self.task), "numerics": NUMERICS}
+        text = json.dumps(spec, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_places(task: dict[str, Any]) -> dict[str, Any]:
+    if task.get("hash"):
+        task = task | {"name": task["name"].replace("\\", "/").rpartition("/")[2]}
+    return {name: value for name, value in task.items() if name != "source" or not task.get("content")}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from headwise.optim import FlatOptimizer
 from headwise.probes import measure
 from headwise.run import Recipe, Run, RunResult
 from headwise.tasks import Task, load
+from headwise.theory.constructions import construct
 
 TEST_SAMPLES, VALIDATION_SAMPLES, PROBED_SAMPLES = 8192, 2048, 64
 DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
@@ -41,6 +42,7 @@ class _Progress:
     seconds: float = 0.0
     curve: list[tuple[int, str, float]] = field(default_factory=list)
     probes: list[tuple[int, str, float]] = field(default_factory=list)
+    known: dict[str, float] = field(default_factory=dict)  # what a construction says of itself
 
 
 def schedule(step: int, steps: int, recipe: Recipe) -> float:
@@ -87,12 +89,16 @@ def _train(
     torch.set_num_threads(run.execution.threads)
     task = load(run.task)
     model = build_model(run, task)
+    known = construct(run.begin, model, run.seed) if run.begin else {}
     optimizer = FlatOptimizer(model, run.recipe)
     path = checkpoints / f"{run.key}.safetensors" if checkpoints else None
     workers = _Workers(run)
     progress = _resume(workers.share(checkpoint.read(path) if path and workers.first else None), optimizer)
     forward = cast(nn.Module, torch.compile(model, fullgraph=True)) if run.execution.compiled else model
+    progress.known |= known
     trivial = task.trivial_error()
+    if not run.steps:
+        _evaluate(run, task, forward, model, progress, math.nan)
     marks = {round(run.steps * (i + 1) / run.evaluations) for i in range(run.evaluations)}
     began = told = saved = time.monotonic()
     machine.reset_peak_memory(run.execution.device)
@@ -212,25 +218,25 @@ def _diverged(loss: float, trivial: float, progress: _Progress) -> str:
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) -> dict[str, float]:
-    """Mean metrics over a fixed part of a held-out stream, in batches of the run's size; the same for every seed."""
-    totals: dict[str, float] = {}
+    """Metrics over a fixed part of a held-out stream, in batches of the run's size; the same for every seed."""
+    scores: dict[str, list[Tensor]] = {}
     batch = run.recipe.batch
-    batches = max(1, samples // batch)
     training = model.training
     model.eval()
-    for index in range(batches):
+    for index in range(max(1, math.ceil(samples / batch))):
         inputs, labels = task.draw(0, stream, index, batch, run.execution.device)
         with _autocast(run):
-            found = task.metrics(model(inputs), labels)
-        for name, value in found.items():
-            totals[name] = totals.get(name, 0.0) + float(value) / batches
+            found = task.scores(model(inputs), labels)
+        for name, values in found.items():
+            scores.setdefault(name, []).append(values.cpu())
     model.train(training)
-    return totals
+    return task.metrics({name: torch.cat(values) for name, values in scores.items()})
 
 
 def _evaluate(run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: _Progress, loss: float) -> None:
     progress.curve.append((progress.step, "loss", loss))
-    for name, value in evaluate(task, forward, run, "validation", VALIDATION_SAMPLES).items():
+    samples = min(VALIDATION_SAMPLES, task.samples("validation") or VALIDATION_SAMPLES)
+    for name, value in evaluate(task, forward, run, "validation", samples).items():
         progress.curve.append((progress.step, name, value))
     inputs, _ = task.draw(0, "validation", 0, min(run.recipe.batch, PROBED_SAMPLES), run.execution.device)
     for probe in run.probes:
@@ -247,7 +253,8 @@ def _result(
     message: str,
     keep_weights: checkpoint.Place | None,
 ) -> RunResult:
-    metrics = {} if message else evaluate(task, forward, run, "test", TEST_SAMPLES)
+    metrics = {} if message else evaluate(task, forward, run, "test", task.samples("test") or TEST_SAMPLES)
+    metrics |= progress.known
     metrics["trivial_error"] = task.trivial_error()
     samples = progress.step * run.recipe.batch
     digest = ""

@@ -35,6 +35,8 @@ class UnitNorm(nn.Module):
 
 
 def make_norm(options: ModelOptions, width: int, **factory: Any) -> nn.Module:
+    if options.norm == "none":
+        return nn.Identity()
     if options.norm == "unit":
         return UnitNorm(options.norm_eps, **factory)
     kind = nn.LayerNorm if options.norm.startswith("layer") else nn.RMSNorm
@@ -48,6 +50,7 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
         rope_base=options.rope_base if options.positions == "rotary" else None,
         qk_norm=options.qk_norm,
         norm_eps=options.norm_eps,
+        hardmax=options.hardmax,
         logit_scale=options.logit_scale,
         input_bias=options.bias != "none",
         output_bias=options.bias == "all",
@@ -80,11 +83,11 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each added to the residual stream; `norm_place` says where the norms stand."""
+    """Attention and an MLP, each added to the residual stream (if there is one); `norm_place` is where norms stand."""
 
     def __init__(self, shape: AttentionShape, mlp: int, options: ModelOptions, **factory: Any) -> None:
         super().__init__()
-        self.place = options.norm_place
+        self.place, self.residual = options.norm_place, options.residual
         self.dropout = nn.Dropout(options.dropout)
         self.attention = make_attention(shape, options, **factory)
         self.mlp = MLP(shape.width, mlp, options, **factory) if mlp else None
@@ -105,10 +108,11 @@ class Block(nn.Module):
 
     def _add(self, x: Tensor, norms: Any, part: Any) -> Tensor:
         if self.place == "post":
-            return next(norms)(x + self.dropout(part(x)))
+            y = self.dropout(part(x))
+            return next(norms)(x + y if self.residual else y)
         y = part(next(norms)(x))
-        y = next(norms)(y) if self.place == "sandwich" else y
-        return x + self.dropout(y)
+        y = self.dropout(next(norms)(y) if self.place == "sandwich" else y)
+        return x + y if self.residual else y
 
 
 def init_linear(linear: nn.Linear, scale: float = 1.0) -> None:

@@ -23,7 +23,7 @@ class Encoder(nn.Module):
         self.final_norm = make_norm(options, shape.width, **factory) if options.final_norm else None
         if options.init == "torch":
             self._begin_as_torch()
-        elif options.norm_place == "pre":
+        elif options.norm_place == "pre" and options.residual:
             self._tame_residuals()
 
     def _begin_as_torch(self) -> None:

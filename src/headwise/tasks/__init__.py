@@ -5,14 +5,17 @@ the loss and the metrics are, and what a predictor scores that has learned nothi
 """
 
 import hashlib
+import json
+import re
 import sys
 from abc import abstractmethod
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from headwise.options import ModelOptions
@@ -21,6 +24,7 @@ from headwise.spec import Spec, SpecError
 from headwise.tasks.stream import Stream
 
 Batch = tuple[Tensor, Tensor]
+Scores = dict[str, Tensor]
 _NOT_TASKS = {"stream"}
 
 
@@ -29,6 +33,7 @@ class Task(Spec):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    usual_shape: ClassVar[str]  # a small model that learns the default options in minutes
 
     @abstractmethod
     def draw(self, seed: int, stream: Stream, index: int, batch: int, device: str = "cpu") -> Batch:
@@ -43,30 +48,92 @@ class Task(Spec):
         """What is minimised: a mean over the batch."""
 
     @abstractmethod
-    def metrics(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Means over the batch, among them `error`."""
+    def scores(self, output: Tensor, labels: Tensor) -> Scores:
+        """What the metrics are made of, a row a sample."""
+
+    def metrics(self, scores: Scores) -> dict[str, float]:
+        """The field's own numbers over all evaluated samples, among them `error`; by default each score's mean."""
+        return {name: float(values.double().mean()) for name, values in scores.items()}
 
     @property
     @abstractmethod
     def tokens(self) -> int:
         """Tokens of one sample."""
 
+    def samples(self, stream: Stream) -> int | None:
+        """How many samples a stream has; None where it never ends."""
+        return None
+
     @abstractmethod
     def trivial_error(self) -> float:
         """The error of the best predictor that has learned nothing of what the task is about."""
 
+    def floor(self) -> float | None:
+        """The least error there can be, where it is known."""
+        return None
+
+    def baselines(self) -> dict[str, float]:
+        """Test errors of classical methods, by name; computed when asked for, and may take a while."""
+        return {}
+
     def default_options(self) -> ModelOptions:
         """The kind of model this task is usually given."""
         return ModelOptions()
+
+    def resolved(self) -> Self:
+        """The task as it enters a run: with the hash of its data, where it reads some."""
+        return self
 
     def spec(self) -> dict[str, Any]:
         """Name and every field, as a Run holds it; a task in a file of its own brings the file's hash."""
         return {**_ORIGINS.get(type(self), {"name": self.name}), **self.model_dump()}
 
 
+class DataTask(Task):
+    """A task that reads data: a place, and the hash of what was found there, which makes it part of a run's key."""
+
+    source: str = Field(default="", description="file, folder or data set name; empty: what is on every machine")
+    content: str = Field(default="", description="hash of the data, filled in when a run is planned")
+
+    @abstractmethod
+    def digest(self) -> str:
+        """A hash of the data, and of nothing else."""
+
+    def resolved(self) -> Self:
+        return self.replace(content=self.digest())
+
+    def check_content(self) -> None:
+        """Refuse data that is not what the run was planned with; call it where the data is read."""
+        if self.content and self.content != self.digest():
+            place = self.source or "the default data of this machine"
+            raise SpecError(f"{place} is not the data this run was planned with ({self.content}); plan it again")
+
+
 def names() -> list[str]:
     """Every task there is: a file in this folder."""
     return sorted(m.name.replace("_", "-") for m in iter_modules(__path__) if m.name not in _NOT_TASKS)
+
+
+def parse(text: str) -> Task:
+    """A task as it is written on the command line: NAME[:SOURCE][,OPTION=VALUE...], or a .py file in NAME's place."""
+    name, *pairs = re.split(r",(?=\w+=)", text)
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        option, _, value = pair.partition("=")
+        options[option] = _value(value)
+    if not name.endswith(".py"):
+        name, _, source = name.partition(":")
+        options |= {"source": source} if source else {}
+    return load({"name": name, **options}).resolved()
+
+
+def _value(text: str) -> Any:
+    """A number or true/false where it reads as one, else text."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return found if isinstance(found, int | float) else text
 
 
 def load(spec: dict[str, Any]) -> Task:
@@ -75,10 +142,15 @@ def load(spec: dict[str, Any]) -> Task:
     name, expected = str(options.pop("name", "")), options.pop("hash", None)
     if name.endswith(".py"):
         return _from_file(Path(name), expected)(**options)
+    return find(name)(**options)
+
+
+def find(name: str) -> type[Task]:
+    """The task of that name."""
     if name not in names():
         raise SpecError(f"no task '{name}'; there are {', '.join(names())}, or give the path of a .py file")
     task: type[Task] = import_module(f"{__name__}.{name.replace('-', '_')}").TASK
-    return task(**options)
+    return task
 
 
 _ORIGINS: dict[type[Task], dict[str, str]] = {}
@@ -95,7 +167,10 @@ def _from_file(path: Path, expected: str | None) -> type[Task]:
         raise SpecError(f"{path} has changed since this run was planned; plan it again")
     module = ModuleType(f"headwise_task_{found}")
     sys.modules[module.__name__] = module  # pydantic looks a class's module up by name
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except Exception as error:
+        raise SpecError(f"the task file {path} cannot be loaded: {type(error).__name__}: {error}") from error
     task = getattr(module, "TASK", None)
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise SpecError(f"{path} does not say which class is its task: end it with TASK = YourTask")

@@ -26,6 +26,7 @@ TRIVIAL_SAMPLES = 8192
 class NearestNeighbor(Task):
     name: ClassVar[str] = "nearest-neighbor"
     summary: ClassVar[str] = "find the nearest (or farthest) of N points on the sphere: tests the rank of a head"
+    usual_shape: ClassVar[str] = "w16-h1-L1"
 
     dim: int = Field(default=16, gt=1, description="d, of the points; the model's width")
     points: int = Field(default=16, gt=1, description="N, in one set")
@@ -83,8 +84,8 @@ class NearestNeighbor(Task):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         return (output - labels).square().sum(-1).mean()
 
-    def metrics(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return {"error": self.loss(output, labels)}
+    def scores(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"error": (output - labels).square().sum(-1).mean(-1)}
 
     def trivial_error(self) -> float:
         return _trivial_error(self)

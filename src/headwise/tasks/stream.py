@@ -6,23 +6,46 @@ processor would not do: it keeps only 32 bits of its seed.
 """
 
 import math
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 Stream = Literal["train", "validation", "test"]
-_STREAMS: dict[str, int] = {"train": 0, "validation": 1, "test": 2}
+_STREAMS: dict[str, int] = {"train": 0, "validation": 1, "test": 2, "order": 3}
+
+
+def sample_numbers(seed: int, stream: Stream, index: int, batch: int, total: int) -> Any:
+    """Which of a finite set's `total` samples are in a batch.
+
+    Training goes through the whole set in a new order each time; a held-out set is read once, in order, so that its
+    last batch may be short.
+    """
+    first = index * batch
+    if stream != "train":
+        return np.arange(first, min(first + batch, total))
+    places = np.arange(first, first + batch)
+    return np.array([_order(seed, epoch, total)[place] for epoch, place in zip(*divmod(places, total), strict=True)])
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, total: int) -> Any:
+    return _generator(seed, "order", epoch).permutation(total)
+
+
+def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
+    key = np.array([seed, _STREAMS[stream]], dtype=np.uint64)
+    counter = np.array([0, 0, 0, index], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 class Draw:
     """The numbers of one batch, drawn in order."""
 
     def __init__(self, seed: int, stream: Stream, index: int, device: str = "cpu") -> None:
-        key = np.array([seed, _STREAMS[stream]], dtype=np.uint64)
-        counter = np.array([0, 0, 0, index], dtype=np.uint64)
-        self._numbers = np.random.Generator(np.random.Philox(key=key, counter=counter))
+        self._numbers = _generator(seed, stream, index)
         self.device = device
         if device != "cpu":  # accelerators draw their own, from a seed that takes all 64 bits
             self._seed = int(self._numbers.integers(2**63))
