@@ -110,10 +110,12 @@ class FixedData:
 
 
 def our_run(cell):
+    from headwise.conduct import fitted
+    from headwise.run import Execution
     from headwise.studies.rank_cliff import PRESETS, _run
 
     heads, modules, layers = cell
-    return _run(PRESETS["paper"], layers, modules, DIM // heads, 0)
+    return fitted([_run(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------

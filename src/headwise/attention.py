@@ -5,9 +5,10 @@
 
 Letters: B batch, T queries, S keys, W width, H heads, G key/value heads, R qk_rank, V v_rank, C kv_latent, P rope_rank.
 
-Two paths compute the same thing and tests hold them equal: `fast` (one fused input projection and
-`scaled_dot_product_attention`, which picks the kernel) and `plain` (a few lines of matrix products). Only the plain
-path has forward-mode and double derivatives, vmap on every kernel, attention weights and hardmax.
+Three paths compute the same thing and tests hold them equal: `fast` (one fused input projection and
+`scaled_dot_product_attention`, which picks the kernel; QKᵀ and VO merged where that is less work), `generated` (the
+same, but heads of small rank are trained through `small_rank`) and `plain` (a few lines of matrix products). Only the
+plain path has forward-mode and double derivatives, vmap on every kernel, attention weights and hardmax.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
 expansion absorbed into queries and outputs, whenever that is fewer operations.
@@ -17,17 +18,18 @@ variance 1, and the output has the same variance, whatever H, R, V and G are.
 """
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.kernels import fast_attention, plain_attention, rotate
+from headwise.kernels import fast_attention, merged_attention, plain_attention, rotate
 from headwise.shape import AttentionShape
+from headwise.small_rank import LARGEST_RANK, small_rank_attention
 from headwise.spec import SpecError
 
-Path = Literal["fast", "plain"]
+Path = Literal["fast", "plain", "generated"]
 QKNorm = Literal["none", "rms", "rms-plain"]
 
 
@@ -162,6 +164,12 @@ class Attention(nn.Module):
 
         With `need_weights` the attention weights (B, H, T, S) come second, through the plain path.
         """
+        given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
+        if all(one is None for one in given) and self._bare:
+            if self.path == "generated" and self._small and torch.is_grad_enabled():
+                return self._attend_in_columns(x)
+            if self.shape.merges(x.shape[:-1].numel(), x.shape[-2]):
+                return self._attend_merged(x)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
         queries = self._queries(query, positions, start)
@@ -299,6 +307,47 @@ class Attention(nn.Module):
             queries, keys, values, scale, _join(allowed, bias, values.dtype), by_kernel, dropout
         ), None
 
+    # ---- without anything between projections and softmax ---------------------------------------------------------
+
+    @property
+    def _bare(self) -> bool:
+        """Whether attention is softmax(x·M_h·xᵀ)·x·P_h and nothing else, as far as the layer itself can say."""
+        ruled = self.causal or self.window is not None or self.hardmax or self.path == "plain"
+        between = self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
+        shared = self.shape.kv_latent or self.shape.q_latent or self.shape.group > 1
+        return self.fused and not (ruled or between or shared or (self.dropout and self.training))
+
+    @property
+    def _small(self) -> bool:
+        weight = self.input.weight
+        small = max(self.shape.qk_rank, self.shape.v_rank) <= LARGEST_RANK
+        return small and weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
+
+    def _attend_in_columns(self, x: Tensor) -> Tensor:
+        """Small ranks: the batch innermost, (W, T·B), from the first product to the last."""
+        shape, (batch, tokens, _) = self.shape, x.shape
+        columns = x.permute(2, 1, 0).flatten(1)
+        projected = _times(self.input, columns).unflatten(1, (tokens, batch))
+        scale = self.inverse_temperature / math.sqrt(shape.qk_rank)
+        heads = small_rank_attention(projected, shape.heads, shape.qk_rank, shape.v_rank, scale)
+        output = _times(self.output, heads.flatten(1)) * self.output_scale
+        return output.unflatten(1, (tokens, batch)).permute(2, 1, 0).contiguous()
+
+    def _attend_merged(self, x: Tensor) -> Tensor:
+        query, key, value, output = self.head_weights()
+        bias = self.input.bias
+        scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
+        shift: Tensor | None = None
+        constant: Tensor | None = None if self.output.bias is None else self.output.bias * self.output_scale
+        if bias is not None:  # a key's bias moves all of a query's logits alike: softmax does not see it
+            query_bias, _, value_bias = (
+                part.unflatten(0, (self.shape.heads, -1)) for part in bias.split(self.sections)
+            )
+            shift = (query_bias[:, None] @ key).flatten() * scale
+            constant = _sum(constant, (output @ value_bias[..., None]).sum(0).flatten())
+        logits = (query * scale).mT @ key
+        return merged_attention(x, logits, shift, (output @ value).mT, constant)
+
     # ---- heads as matrices -------------------------------------------------------------------------------------
 
     def head_weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -339,6 +388,13 @@ def _sections(shape: AttentionShape) -> list[int]:
     return [query, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
 
 
+def _times(linear: nn.Linear, columns: Tensor) -> Tensor:
+    """A linear layer of tokens that are columns."""
+    if linear.bias is None:
+        return linear.weight @ columns
+    return torch.addmm(linear.bias[:, None], linear.weight, columns)
+
+
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -377,5 +433,5 @@ def _check_options(
         raise SpecError(f"window is {window}, but a token sees at least itself: use 1 or more, or None for all")
     if not 0.0 <= dropout < 1.0:
         raise SpecError(f"dropout is {dropout}, but must be at least 0 and below 1")
-    if path not in ("fast", "plain"):
-        raise SpecError(f"path is '{path}', but must be 'fast' or 'plain'")
+    if path not in get_args(Path):
+        raise SpecError(f"path is '{path}', but must be one of {', '.join(get_args(Path))}")

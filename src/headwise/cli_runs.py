@@ -93,16 +93,15 @@ def study_run(
     as_json: AsJson = False,
 ) -> None:
     """Do a study's runs that the store lacks, draw its chart, judge its claims."""
-    from headwise.conduct import conduct, judge_all, price, resolve, study_rows
+    from headwise.conduct import conduct, fitted, judge_all, price, resolve, study_rows
     from headwise.report.live import live_sweep
     from headwise.studies import load
     from headwise.sweep import make_plan, read_shard
 
     study = load(name)
-    execution = resolve(device, precision)
-    runs = [cell.run.replace(execution=execution) for cell in study.of(preset)]
     part = read_shard(shard)
     with _open(store) as held:
+        runs = fitted([cell.run for cell in study.of(preset)], resolve(device, precision), held)
         plan = make_plan(runs, held, part)
         if dry_run:
             return _show_price(price(plan, workers or _cores()), as_json)

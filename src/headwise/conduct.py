@@ -1,21 +1,25 @@
 """A study from plan to verdict: price it, do the runs the store lacks, read the rows back, judge the claims."""
 
+import math
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headwise.claims import Judgement, Row, judge
 from headwise.run import Execution, Run, RunResult
 from headwise.spec import SpecError
 from headwise.store import Store
 from headwise.studies import PRESETS, Study, rows
-from headwise.sweep import Plan, Summary, Watch, make_plan, work
+from headwise.sweep import Plan, Summary, Watch, make_plan, tokens, work
 
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
+RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
+SCORES_WORTH = 6 * 10**9  # at some 5 ns gained a score, half a minute: what generating kernels may take
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,64 @@ def resolve(device: str, precision: str) -> Execution:
     return Execution.model_validate({"device": device, "precision": precision})
 
 
+def fitted(runs: list[Run], execution: Execution, store: Store | None = None) -> list[Run]:
+    """The runs as they are planned here: as the store already holds them, else with the attention path that pays.
+
+    Kernels for small ranks take seconds to generate, so they are for runs with many scores to compute, on a machine
+    where they can be generated and win a race.
+    """
+    held = {_plain(run).key: run for run, _ in store.runs(status="done")} if store else {}
+    planned = [run.replace(execution=execution) for run in runs]
+    pays = [_scores(run) >= SCORES_WORTH for run in planned]
+    if any(pays) and _generated_wins():
+        generated = execution.replace(path="generated")
+        planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
+    return [held.get(_plain(run).key, run) for run in planned]
+
+
+def _plain(run: Run) -> Run:
+    """The run with nothing resolved for a machine."""
+    return run.replace(execution=Execution())
+
+
+def _scores(run: Run) -> int:
+    """Attention scores of small rank that a run computes in training, where nothing but a softmax is asked of them."""
+    from headwise.small_rank import LARGEST_RANK
+
+    options, execution = run.options, run.execution
+    between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
+    if options.causal or between or options.hardmax or execution.compiled or execution.path != "fast":
+        return 0
+    if (execution.device, execution.precision) != ("cpu", "float32"):
+        return 0
+    layers = [shape for shape in run.model_shape.layers if shape.group == 1 and not shape.kv_latent]
+    heads = sum(shape.heads for shape in layers if max(shape.qk_rank, shape.v_rank) <= LARGEST_RANK)
+    return run.steps * run.recipe.batch * heads * tokens(run) ** 2
+
+
+@cache
+def _generated_wins() -> bool:
+    """A race of one small layer, trained both ways."""
+    import torch
+
+    from headwise.attention import Attention
+    from headwise.machine import use_one_core
+    from headwise.shape import AttentionShape
+    from headwise.small_rank import works
+
+    use_one_core()
+    if not works():
+        return False
+    tokens, times = torch.randn(32, 16, 64), {"fast": math.inf, "generated": math.inf}
+    for path in RACE_ORDER:
+        layer = Attention(AttentionShape.parse("w64-h64-r2"), path=path)
+        layer(tokens).sum().backward()
+        start = time.perf_counter()
+        layer(tokens).sum().backward()
+        times[path] = min(times[path], time.perf_counter() - start)
+    return times["generated"] < times["fast"]
+
+
 def study_rows(study: Study, preset: str, store: Store) -> list[Row]:
     """What the store holds of a study's preset."""
     cells = study.of(preset)
@@ -63,7 +125,7 @@ def results_of(store: Store, keys: set[str]) -> dict[str, RunResult]:
     """Results by the key a run has with nothing resolved for a machine: a GPU's row counts as well as a laptop's."""
     found: dict[str, RunResult] = {}
     for run, result in store.runs():
-        plain = run.replace(execution=Execution()).key
+        plain = _plain(run).key
         if plain in keys and (plain not in found or plain == run.key):
             found[plain] = result
     return found

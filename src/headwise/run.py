@@ -19,7 +19,27 @@ from headwise.spec import Spec, SpecError
 
 NUMERICS = 2  # raised when the same spec would give other numbers than before, or a default gets another value
 Status = Literal["done", "diverged", "failed"]
-ProbeName = Literal["qk-rank", "vo-rank", "attention-entropy"]
+ProbeName = Literal[
+    "qk-rank",
+    "vo-rank",
+    "qk-stable-rank",
+    "vo-stable-rank",
+    "qk-participation-rank",
+    "vo-participation-rank",
+    "qk-condition",
+    "vo-condition",
+    "input-weight-condition",
+    "output-weight-condition",
+    "heads-condition",
+    "centred-heads-condition",
+    "block-condition",
+    "residual-block-condition",
+    "jacobian-condition",
+    "residual-jacobian-condition",
+    "attention-entropy",
+    "sharpness",
+    "head-overlap",
+]
 
 
 class Recipe(Spec):
@@ -50,7 +70,7 @@ class Execution(Spec):
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of products")
     threads: int = Field(default=1, gt=0, description="of one process")
     compiled: bool = Field(default=False, description="through torch.compile")
-    path: Literal["fast", "plain"] = Field(default="fast", description="of attention")
+    path: Literal["fast", "plain", "generated"] = Field(default="fast", description="of attention")
 
 
 class Run(Spec):

@@ -129,6 +129,13 @@ class AttentionShape(_Shape):
         expanded, absorbed = self.products(queries, keys)
         return bool(self.kv_latent) and absorbed < expanded
 
+    def merges(self, tokens: int, context: int) -> bool:
+        """Whether QKᵀ and VO as one matrix each are less work for so many tokens than as two factors each."""
+        w, ranks = self.width, self.qk_rank + self.v_rank
+        factored = tokens * (2 * w * ranks + context * ranks)
+        merged = tokens * (2 * w * w + context * 2 * w) + w * w * ranks
+        return merged < factored
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `w512-h8-r64`; depth and MLP belong to a ModelShape."""

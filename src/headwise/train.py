@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headwise import checkpoint, machine
 from headwise.attention import Attention
 from headwise.cost import forward_flops
+from headwise.models.blocks import MLP
 from headwise.optim import FlatOptimizer
 from headwise.probes import measure
 from headwise.run import Recipe, Run, RunResult
@@ -134,7 +135,7 @@ def build_model(run: Run, task: Task) -> nn.Module:
     torch.manual_seed(run.seed)
     model = task.build(run.model_shape, run.options)
     for module in model.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, Attention | MLP):
             module.path = run.execution.path
     return model.to(run.execution.device)
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.attention import Attention, KVCache
+from headwise.kernels import ReluMLP
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
 
@@ -61,25 +62,37 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
 
 
 class MLP(nn.Module):
-    """Two products with an activation between them; gated, the first gives twice the width: half gates the other."""
+    """Two products with an activation between them; gated, the first gives twice the width: half gates the other.
+
+    With `path` other than "plain" a ReLU is trained in a way that has first derivatives only.
+    """
 
     def __init__(self, width: int, hidden: int, options: ModelOptions, **factory: Any) -> None:
         super().__init__()
         bias = options.bias == "all"
         self.gated = options.mlp_kind == "gated"
         self.activation = options.activation
+        self.path = "plain"
         self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
         self.output = nn.Linear(hidden, width, bias=bias, **factory)
         init_linear(self.input)
         init_linear(self.output)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._lean(x):
+            first, second = self.input, self.output
+            return ReluMLP.apply(x, first.weight, first.bias, second.weight, second.bias)
         hidden = self.input(x)
         activate = ACTIVATIONS[self.activation]
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
             return self.output(activate(gate) * hidden)
         return self.output(activate(hidden))
+
+    def _lean(self, x: Tensor) -> bool:
+        wanted = self.path != "plain" and self.activation == "relu" and not self.gated
+        possible = self.input.bias is not None and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return wanted and possible and torch.is_grad_enabled()
 
 
 class Block(nn.Module):

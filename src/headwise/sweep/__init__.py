@@ -87,17 +87,17 @@ def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1))
 
 def work(run: Run) -> int:
     """FLOPs of a run's training, as the price of its place in the queue."""
-    return 3 * run.steps * run.recipe.batch * forward_flops(run.model_shape, run.options, _tokens(run))
+    return 3 * run.steps * run.recipe.batch * forward_flops(run.model_shape, run.options, tokens(run))
 
 
 def memory(run: Run) -> int:
     """Bytes a run is expected to need: training state and the activations of one micro-batch."""
     state = 16 * parameters(run.model_shape, run.options)["total"]
     batch = -(-run.recipe.batch // run.recipe.micro_batches)
-    return state + activation_bytes(run.model_shape, run.options, _tokens(run), batch)
+    return state + activation_bytes(run.model_shape, run.options, tokens(run), batch)
 
 
-def _tokens(run: Run) -> int:
+def tokens(run: Run) -> int:
     """A guess from the task's fields, for queues and progress bars: the task itself would need torch."""
     task = run.task
     return int(task.get("tokens") or task.get("points") or task.get("context") or 128)
