@@ -1,8 +1,9 @@
 """The ledger: what the papers claim, and what the store's runs say about it.
 
 A claim is decided by comparisons: each is a ratio of errors (or of the trivial error to one), paired by seed, with a
-t-interval on its logarithm. The level is divided among a claim's comparisons, so that one verdict is wrong in at most
-1 of 20 cases. Verdicts are recomputed from the rows every time. No torch here.
+t-interval on its logarithm; or a number that is proved, not sampled (`exact`), which is its own interval. The level is
+divided among a claim's comparisons, so that one verdict is wrong in at most 1 of 20 cases. Verdicts are recomputed from
+the rows every time. No torch here.
 """
 
 import math
@@ -28,24 +29,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether a ratio, one value a seed, lies above `above`."""
+    """Whether a ratio, one value a seed, lies above `above`; an exact one has a single value and no seeds."""
 
     what: str
     ratios: tuple[float, ...]
     above: float
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     published: float | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper with what decides it."""
+    """A sentence of a paper with what decides it; `computed` where that takes no runs."""
 
     id: str
     claim: str
     source: str
     study: str
     decide: Callable[[list[Row]], list[Comparison]]
+    computed: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,22 +83,62 @@ class Judgement:
         }
 
 
+def proved(what: str, value: float, above: float, published: float | None = None) -> Comparison:
+    """A number that follows from a theorem, and no sample."""
+    return Comparison(what, (value,), above, published=published, exact=True)
+
+
 def compare(
-    what: str, above: Iterable[Row], below: Iterable[Row], threshold: float, published: float | None = None
+    what: str,
+    above: Iterable[Row],
+    below: Iterable[Row],
+    threshold: float,
+    published: float | None = None,
+    metric: str = "error",
 ) -> Comparison:
-    """Errors of one cell over errors of another, seed by seed."""
+    """Errors (or another metric) of one cell over those of another, seed by seed."""
     tops, bottoms = ({row.seed: row for row in rows} for rows in (above, below))
     seeds = sorted(tops.keys() & bottoms.keys())
-    ratios = tuple(tops[s].metrics["error"] / bottoms[s].metrics["error"] for s in seeds)
+    ratios = tuple(tops[s].metrics[metric] / bottoms[s].metrics[metric] for s in seeds)
     keys = tuple(row.key for s in seeds for row in (tops[s], bottoms[s]))
     return Comparison(what, ratios, threshold, keys, published)
 
 
 def beats_trivial(what: str, rows: Iterable[Row], factor: float) -> Comparison:
     """The trivial error over a cell's error, seed by seed."""
+    return each(what, rows, lambda row: row.metrics["trivial_error"] / row.metrics["error"], factor)
+
+
+def each(
+    what: str, rows: Iterable[Row], ratio: Callable[[Row], float], above: float, published: float | None = None
+) -> Comparison:
+    """A ratio that each row of a cell has by itself, seed by seed."""
     used = sorted(rows, key=lambda row: row.seed)
-    ratios = tuple(row.metrics["trivial_error"] / row.metrics["error"] for row in used)
-    return Comparison(what, ratios, factor, tuple(row.key for row in used))
+    return Comparison(what, tuple(ratio(row) for row in used), above, tuple(row.key for row in used), published)
+
+
+def times(value: float, metric: str = "error") -> Callable[[Row], float]:
+    """A metric as a multiple of a value."""
+    return lambda row: row.metrics[metric] / value
+
+
+def below(value: float, metric: str = "error") -> Callable[[Row], float]:
+    """A value as a multiple of a metric."""
+    return lambda row: value / row.metrics[metric]
+
+
+def agree(
+    what: str, values: Iterable[float], value: float, within: float, keys: tuple[str, ...] = ()
+) -> list[Comparison]:
+    """Two comparisons: values over another, and the other over them, each above `within`."""
+    ratios = tuple(one / value for one in values)
+    over = Comparison(f"{what}: their ratio", ratios, within, keys)
+    return [over, Comparison(f"{what}: the inverse ratio", tuple(1 / ratio for ratio in ratios), within, keys)]
+
+
+def cell(rows: Iterable[Row], **place: Any) -> list[Row]:
+    """The rows of one place of a grid."""
+    return [row for row in rows if all(row.cell.get(name) == value for name, value in place.items())]
 
 
 def interval(ratios: tuple[float, ...], level: float) -> tuple[float, float, float]:
@@ -109,20 +152,28 @@ def interval(ratios: tuple[float, ...], level: float) -> tuple[float, float, flo
     return math.exp(mean(logs)), math.exp(mean(logs) - half), math.exp(mean(logs) + half)
 
 
-def judge(claim: Claim, preset: str, rows: list[Row], settle: str) -> Judgement:
-    """The verdict of the rows of one preset: all comparisons must hold; one that fails is enough to fail."""
-    comparisons = claim.decide(rows) if rows else []
+def _interval(comparison: Comparison, level: float) -> tuple[float, float, float]:
+    if comparison.exact:
+        (value,) = comparison.ratios
+        return value, value, value
+    return interval(comparison.ratios, level)
+
+
+def judge(claim: Claim, preset: str, rows: list[Row], settle: str, whole: bool = True) -> Judgement:
+    """The verdict of one preset's rows: all comparisons must hold, one that fails is enough; open if rows lack."""
+    comparisons = claim.decide(rows) if rows or claim.computed else []
     if not comparisons:
         nothing = Comparison("no runs yet", (), math.nan, ())
         return Judgement(claim, "open", preset, nothing, math.nan, 0.0, math.inf, 0, (), settle)
     level = 1 - (1 - LEVEL) / len(comparisons)
-    judged = [(comparison, *interval(comparison.ratios, level)) for comparison in comparisons]
-    seeds = min(len(comparison.ratios) for comparison in comparisons)
+    judged = [(comparison, *_interval(comparison, level)) for comparison in comparisons]
+    sampled = [len(comparison.ratios) for comparison in comparisons if not comparison.exact]
+    seeds = min(sampled, default=0)
     runs = tuple(dict.fromkeys(key for comparison in comparisons for key in comparison.keys))
     weakest = min(judged, key=lambda found: found[2] / found[0].above)  # the lowest, against what it should exceed
     failing = [found for found in judged if found[3] < found[0].above]
     verdict: Verdict = "open"
-    if seeds >= LEAST_SEEDS and preset != "smoke":
+    if (seeds >= LEAST_SEEDS or not sampled) and (claim.computed or (whole and preset != "smoke")):
         holds = all(low > comparison.above for comparison, _, low, _ in judged)
         verdict = "fails" if failing else "holds" if holds else "open"
     decided = failing[0] if verdict == "fails" else weakest

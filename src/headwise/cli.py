@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise import cli_runs
+from headwise import cli_runs, cli_tasks, cli_theory
+from headwise.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
     from headwise.known import Known
@@ -22,9 +23,9 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-cli_runs.add_to(app)
+for commands in (cli_runs, cli_tasks, cli_theory):
+    commands.add_to(app)
 
-AsJson = cli_runs.AsJson
 Shape = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
 Family = Annotated[str, typer.Option(help="Make a bare shape a model: encoder, nanochat, gpt2, llama, bert, vit.")]
 Context = Annotated[int, typer.Option(help="Tokens in a sequence.", show_default="the model's, else 1024")]
@@ -232,7 +233,7 @@ def _fraction(text: str) -> float:
 def print_document(document: Any, as_json: bool) -> None:
     """A document on standard output: JSON, or a line a field."""
     if as_json:
-        return cli_runs.print_json(document)
+        return print_json(document)
     for name, value in document.items():
         typer.echo(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
 

@@ -1,37 +1,19 @@
-"""The commands about runs: studies, claims, what the store holds, one run by itself."""
+"""The commands about runs: studies, claims, what the store holds."""
 
-import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.terminal import AsJson, StorePath, files_beside, open_store, print_json
+
 if TYPE_CHECKING:
-    from headwise.store import Store
     from headwise.studies import Study
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: runs, a chart and verdicts.")
 runs_app = typer.Typer(no_args_is_help=False, invoke_without_command=True, help="What the store holds.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
-StorePath = Annotated[
-    Path | None, typer.Option("--store", help="Results file.", show_default="HEADWISE_STORE, else your data folder")
-]
 Preset = Annotated[str, typer.Option(help="smoke, laptop or paper.")]
-
-
-def print_json(document: Any) -> None:
-    """One document on standard output; JSON has no infinities and no NaN, so they become null."""
-    typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +22,6 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(runs_app, name="runs")
     app.command(epilog="Example: headwise claims --source Q")(claims)
     app.command(epilog="Example: headwise export runs.parquet")(export)
-    app.command(epilog="Example: headwise train run.json --json")(train)
 
 
 # ---- studies -------------------------------------------------------------------------------------------------------
@@ -100,7 +81,7 @@ def study_run(
 
     study = load(name)
     part = read_shard(shard)
-    with _open(store) as held:
+    with open_store(store) as held:
         runs = fitted([cell.run for cell in study.of(preset)], resolve(device, precision), held)
         plan = make_plan(runs, held, part)
         if dry_run:
@@ -111,7 +92,7 @@ def study_run(
             summary = conduct(
                 runs,
                 held,
-                folder=_folder(held),
+                folder=files_beside(held),
                 workers=workers,
                 watch=watching,
                 shard=part,
@@ -119,7 +100,7 @@ def study_run(
                 keep_weights=keep_weights or study.keep_weights,
             )
         judgements, rows = judge_all(study, held), study_rows(study, preset, held)
-    chart = _draw(study, rows, preset, out) if rows else None
+    chart = _draw(study, rows, preset, out) if rows or not runs else None
     _tell(study, preset, summary.as_dict(), judgements, chart, as_json)
     if summary.failed or summary.stopped:
         raise typer.Exit(130 if summary.stopped else 1)
@@ -168,20 +149,26 @@ def claims(
     as_json: AsJson = False,
 ) -> None:
     """The ledger: what the papers claim, and what the runs say."""
+    from headwise.certify import check
     from headwise.conduct import judge_all
-    from headwise.report.ledger import ledger
+    from headwise.report.ledger import certificate, ledger
     from headwise.report.tables import show
     from headwise.spec import SpecError
     from headwise.studies import load_all
 
     if source and source.upper() not in ("Q", "L", "N"):
         raise SpecError(f"no source '{source}'; there are Q (rank), L (heads and depth) and N (nanochat)")
-    with _open(store, from_) as held:
+    with open_store(store, from_) as held:
         found = [judgement for study in load_all() for judgement in judge_all(study, held)]
+        checked = check(held.runs(status="done", task="nearest-neighbor"))
     found = [judgement for judgement in found if judgement.claim.id.startswith(source.upper())]
     if as_json:
-        return print_json([judgement.as_dict() for judgement in found])
-    show(*ledger(found))
+        print_json([judgement.as_dict() for judgement in found])
+    else:
+        show(*ledger(found), "", *certificate(checked))
+    if wrong := [run for run in checked if run.violates]:
+        typer.echo(f"headwise: below what is certified: {', '.join(run.key for run in wrong)}", err=True)
+        raise typer.Exit(1)
 
 
 # ---- the store -----------------------------------------------------------------------------------------------------
@@ -201,7 +188,7 @@ def runs_list(
     from headwise.report.runs import runs_table
     from headwise.report.tables import show
 
-    with _open(store) as held:
+    with open_store(store) as held:
         found = list(held.runs(status=status or None, task=task or None))
     if as_json:
         rows = [{**run.model_dump(), **result.as_dict()} for run, result in found]
@@ -220,7 +207,7 @@ def runs_show(
     from headwise.report.tables import show
     from headwise.spec import SpecError
 
-    with _open(store) as held:
+    with open_store(store) as held:
         found = held.get(key)
     if found is None:
         raise SpecError(f"no run {key} in this store; headwise runs lists them")
@@ -233,7 +220,7 @@ def runs_show(
 @runs_app.command("merge", epilog="Example: headwise runs merge shard-0.db shard-1.db results/")
 def runs_merge(files: list[Path], store: StorePath = None, as_json: AsJson = False) -> None:
     """Join other stores, or exported Parquet files, into this one by key."""
-    with _open(store) as held:
+    with open_store(store) as held:
         merged = held.merge(files)
     if as_json:
         return print_json(vars(merged))
@@ -244,62 +231,9 @@ def export(
     path: Annotated[Path, typer.Argument(help="A .parquet or .csv file to write.")], store: StorePath = None
 ) -> None:
     """Write the store's runs as Parquet (whole) or CSV (a table)."""
-    with _open(store) as held:
+    with open_store(store) as held:
         held.export(path)
     typer.echo(f"wrote {path}")
-
-
-# ---- one run -------------------------------------------------------------------------------------------------------
-
-
-def train(
-    spec: Annotated[str, typer.Argument(help="A run as JSON, or a file that holds it.", show_default=False)],
-    store: StorePath = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="Folder for its checkpoint.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """One run by itself, also under torchrun where its execution wants several devices."""
-    from headwise.run import Run
-    from headwise.spec import SpecError
-
-    try:
-        given = json.loads(spec if spec.lstrip().startswith("{") else Path(spec).read_text())
-        run = Run(**given)
-    except (OSError, json.JSONDecodeError, TypeError) as error:
-        raise SpecError(f"cannot read a run from '{spec}': {error}") from None
-    from headwise.machine import use_one_core
-    from headwise.train import train as train_run
-
-    use_one_core()
-    result = train_run(run, checkpoints=checkpoints)
-    if _first_process():
-        if store is not None:
-            with _open(store) as held:
-                held.add(run, result)
-        if as_json:
-            print_json(result.as_dict())
-        else:
-            typer.echo(f"{run.key} {result.status} {result.metrics}")
-    if result.status == "failed":
-        typer.echo(result.message, err=True)
-        raise typer.Exit(1)
-
-
-def _first_process() -> bool:
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _open(path: Path | None, parquet: Path | None = None) -> "Store":
-    from headwise.store import Store, default_path
-
-    return Store.from_parquet(parquet) if parquet else Store(path or default_path())
-
-
-def _folder(store: "Store") -> Path:
-    """Checkpoints and weights lie beside the store."""
-    return Path(store.path).with_suffix(".files")
 
 
 def _cores() -> int:

@@ -132,13 +132,20 @@ def results_of(store: Store, keys: set[str]) -> dict[str, RunResult]:
 
 
 def judge_all(study: Study, store: Store) -> list[Judgement]:
-    """Every claim of a study, from the largest preset that has rows."""
+    """Every claim of a study, from the largest preset whose every cell has rows; without one, claims stay open."""
     found = {preset: study_rows(study, preset, store) for preset in PRESETS if preset in study.presets}
-    used = next((preset for preset, held in found.items() if held), "laptop")
-    smaller = "paper" if used == "laptop" and found[used] else "laptop"
-    missing = len(study.of(smaller)) - len(found.get(smaller, []))
-    settle = f"headwise study run {study.name} --preset {smaller} ({missing} runs to do)"
-    return [judge(claim, used, found.get(used, []), settle) for claim in study.claims]
+    whole = (preset for preset, held in found.items() if held and _covers(study, preset, held))
+    used = next(whole, next((preset for preset, held in found.items() if held), "laptop"))
+    larger = "paper" if used == "laptop" and found[used] and "paper" in study.presets else "laptop"
+    missing = len(study.of(larger)) - len(found.get(larger, []))
+    settle = f"headwise study run {study.name} --preset {larger} ({missing} runs to do)"
+    done = _covers(study, used, found.get(used, []))
+    return [judge(claim, used, found.get(used, []), settle, done) for claim in study.claims]
+
+
+def _covers(study: Study, preset: str, held: list[Row]) -> bool:
+    """Whether every place of the grid has a row: a comparison that is missing could have failed."""
+    return all(cell.place in [row.cell for row in held] for cell in study.of(preset))
 
 
 def conduct(

@@ -129,6 +129,10 @@ def _generate(what: Callable[..., Any], sizes: tuple[tuple[int, ...], ...], dtyp
     examples: list[Any] = [torch.zeros(size, dtype=dtype) for size in sizes]
     graph = make_fx(what)(*examples)
     never = 10**6
-    settings: dict[str, Any] = {"realize_reads_threshold": never, "realize_opcount_threshold": never, "compile_threads": 1}
+    settings: dict[str, Any] = {
+        "realize_reads_threshold": never,
+        "realize_opcount_threshold": never,
+        "compile_threads": 1,
+    }
     with config.patch(settings):
         return generate(graph, examples)

@@ -219,13 +219,18 @@ def _diverged(loss: float, trivial: float, progress: _Progress) -> str:
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) -> dict[str, float]:
-    """Metrics over a fixed part of a held-out stream, in batches of the run's size; the same for every seed."""
+    """Metrics over a fixed part of a held-out stream, in batches of the run's size.
+
+    The same for every seed, so that arms are compared on equal terms; but where nothing is trained the sample may be
+    all that seeds differ in.
+    """
+    seed = 0 if run.steps else run.seed
     scores: dict[str, list[Tensor]] = {}
     batch = run.recipe.batch
     training = model.training
     model.eval()
     for index in range(max(1, math.ceil(samples / batch))):
-        inputs, labels = task.draw(0, stream, index, batch, run.execution.device)
+        inputs, labels = task.draw(seed, stream, index, batch, run.execution.device)
         with _autocast(run):
             found = task.scores(model(inputs), labels)
         for name, values in found.items():
@@ -256,6 +261,7 @@ def _result(
 ) -> RunResult:
     metrics = {} if message else evaluate(task, forward, run, "test", task.samples("test") or TEST_SAMPLES)
     metrics |= progress.known
+    metrics |= {name: value for step, name, value in progress.probes if step == progress.step}
     metrics["trivial_error"] = task.trivial_error()
     samples = progress.step * run.recipe.batch
     digest = ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.table import Table
 
+from headwise.certify import Checked
 from headwise.claims import Judgement
 
 _STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow"}
@@ -24,6 +25,17 @@ def ledger(judgements: Iterable[Judgement]) -> list[RenderableType]:
         if judgement.settle:
             table.add_row("", "", f"[dim]would settle it: {judgement.settle}[/dim]")
     return [table]
+
+
+def certificate(checked: list[Checked]) -> list[RenderableType]:
+    """What became of the check against certified bounds."""
+    if not checked:
+        return ["[dim]certified bounds: no run here meets their hypotheses[/dim]"]
+    least = checked[0]
+    told = f"certified bounds: {len(checked)} runs meet their hypotheses (one layer, two orthonormal points, no MLP)"
+    closest = f"the closest, {least.key}: error {least.error:.4f}, at least {least.bound:.4f}"
+    verdict = "[bold red]BELOW[/]" if least.violates else "none lies below"
+    return [f"[dim]{told}; {verdict}; {closest}[/dim]"]
 
 
 def _numbers(judgement: Judgement) -> str:

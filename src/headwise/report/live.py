@@ -40,7 +40,7 @@ class _Drawing:
     def step(self, run: Run, step: int) -> None:
         if run.key in self.active:
             self.bars.update(self.active[run.key], completed=step)
-        self._advance(run, step / run.steps)
+        self._advance(run, step / max(1, run.steps))
 
     def end(self, run: Run, result: RunResult) -> None:
         if run.key in self.active:

@@ -13,6 +13,7 @@ from typing import Any
 from headwise.claims import Claim, Row
 from headwise.run import Run, RunResult
 from headwise.spec import SpecError
+from headwise.theory.needs import needed
 
 PRESETS = ("paper", "laptop", "smoke")  # the first that has rows decides
 
@@ -41,6 +42,12 @@ class Study:
         if preset not in self.presets:
             raise SpecError(f"{self.name} has no preset '{preset}'; there are {', '.join(self.presets)}")
         return self.cells(self.presets[preset])
+
+
+def constructed(begin: dict[str, Any], dim: int, heads: int = 1, rank: int = 1, seed: int = 0) -> Run:
+    """A run that trains nothing: a construction's weights in the model it needs, measured."""
+    shape, options, task = needed(begin, dim, heads, rank)
+    return Run(task=task, shape=shape, options=options, begin=begin, steps=0, seed=seed)
 
 
 def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:

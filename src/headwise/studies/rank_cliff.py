@@ -10,10 +10,9 @@ learned anything, and several layers stay at error 1 for ever.
 Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two cores)
 """
 
-from collections.abc import Iterable
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, beats_trivial, compare
+from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare
 from headwise.cost import fitting_micro_batches
 from headwise.options import preset as options_preset
 from headwise.run import Recipe, Run
@@ -100,10 +99,6 @@ def _run(preset: dict[str, Any], depth: int, multiplier: int, rank: int, seed: i
     )
 
 
-def _cell(rows: Iterable[Row], **place: int) -> list[Row]:
-    return [row for row in rows if all(row.cell[name] == value for name, value in place.items())]
-
-
 def _full(rows: list[Row]) -> int:
     """The full rank; rows may still lack it."""
     return int(rows[0].cell["dim"])
@@ -113,12 +108,12 @@ def one_layer(rows: list[Row]) -> list[Comparison]:
     """Q7: full rank suffices; half of it, with the largest multiplier there is, does not."""
     full = _full(rows)
     half = full // 2
-    most = max((row.cell["multiplier"] for row in _cell(rows, depth=1, rank=half)), default=1)
-    enough = _cell(rows, depth=1, multiplier=1, rank=full)
+    most = max((row.cell["multiplier"] for row in cell(rows, depth=1, rank=half)), default=1)
+    enough = cell(rows, depth=1, multiplier=1, rank=full)
     return [
         compare(
             f"error of rank {half} with {most} times the heads, over that of one head of rank {full}",
-            _cell(rows, depth=1, multiplier=most, rank=half),
+            cell(rows, depth=1, multiplier=most, rank=half),
             enough,
             2.0,
             published=0.3072 / 0.01531,
@@ -132,12 +127,12 @@ def more_layers(rows: list[Row]) -> list[Comparison]:
     full = _full(rows)
     half = full // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
-    shallow, deeper = (_cell(rows, depth=depth, multiplier=1, rank=half) for depth in (1, deep))
+    shallow, deeper = (cell(rows, depth=depth, multiplier=1, rank=half) for depth in (1, deep))
     return [
         compare(
             f"error of rank {half} over that of rank {full}, both with {deep} layers",
             deeper,
-            _cell(rows, depth=deep, multiplier=1, rank=full),
+            cell(rows, depth=deep, multiplier=1, rank=full),
             1.5,
             published=0.05101 / 0.003182,
         ),
@@ -156,8 +151,8 @@ def fewer_parameters(rows: list[Row]) -> list[Comparison]:
     return [
         compare(
             f"error of rank {rank} with {multiplier} times the attention parameters over that of rank {full}",
-            _cell(rows, depth=depth, multiplier=multiplier, rank=rank),
-            _cell(rows, depth=depth, multiplier=1, rank=full),
+            cell(rows, depth=depth, multiplier=multiplier, rank=rank),
+            cell(rows, depth=depth, multiplier=1, rank=full),
             1.0,
         )
         for depth, multiplier, rank in sorted(larger)

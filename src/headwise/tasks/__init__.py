@@ -52,8 +52,13 @@ class Task(Spec):
         """What the metrics are made of, a row a sample."""
 
     def metrics(self, scores: Scores) -> dict[str, float]:
-        """The field's own numbers over all evaluated samples, among them `error`; by default each score's mean."""
-        return {name: float(values.double().mean()) for name, values in scores.items()}
+        """The field's own numbers over all evaluated samples, among them `error`.
+
+        By default each score's mean, and the standard error of `error`: how far chance may have moved it.
+        """
+        spread = scores["error"].double().std() / len(scores["error"]) ** 0.5
+        means = {name: float(values.double().mean()) for name, values in scores.items()}
+        return means | {"standard_error": float(spread)}
 
     @property
     @abstractmethod

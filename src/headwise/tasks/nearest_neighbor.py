@@ -2,10 +2,14 @@
 
 With `queries="self"` every token is a point and a query at once, and its label is the point farthest from it (the one
 nearest to its antipode). With `queries="separate"` the last token is the query, which no token attends to, and its
-label is the point nearest to it; `bias` then makes the first point win only by that margin. Error is the mean squared
-distance to the label, so that predicting 0 has error exactly 1.
+label is the point nearest to it; `bias` then makes the first point win only by that margin. The oscillating target is a
+sum of such biased searches: between two orthogonal points, the answer changes `jumps` times as the query turns from one
+to the other. Error is the mean squared distance to the label, so that predicting 0 has error exactly 1.
+
+A token may have more columns than its point: tags that say which point it is, room for notes, and room for the answer.
 """
 
+import math
 from functools import cache
 from typing import ClassVar, Literal
 
@@ -33,6 +37,13 @@ class NearestNeighbor(Task):
     layout: Literal["uniform", "orthogonal", "antipodal"] = Field(default="uniform", description="how points lie")
     queries: Literal["self", "separate"] = Field(default="self", description="who asks")
     bias: float = Field(default=0.0, description="margin by which the first point must win")
+    target: Literal["nearest", "oscillating"] = Field(default="nearest", description="what separate queries ask for")
+    jumps: int = Field(default=1, gt=0, description="n, odd: how often the oscillating target changes")
+    tags: bool = Field(default=False, description="N more columns say which point a token is; zeros for a query")
+    notes: int = Field(default=0, ge=0, description="more columns, of zeros, for layers to write in")
+    answer: Literal["in-place", "apart"] = Field(
+        default="in-place", description="read from the point's own columns, or from as many more, of zeros"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "NearestNeighbor":
@@ -44,7 +55,19 @@ class NearestNeighbor(Task):
             raise SpecError(f"antipodal points come in pairs, but {self.points} is odd; use {self.points + 1}")
         if self.bias and self.queries == "self":
             raise SpecError("a bias needs separate queries: in self-search no point is the first")
+        if self.target == "oscillating":
+            if (self.points, self.layout, self.queries, self.bias) != (2, "orthogonal", "separate", 0.0):
+                raise SpecError(
+                    "the oscillating target needs points=2, layout='orthogonal', queries='separate' and no bias"
+                )
+            if self.jumps % 2 == 0:
+                raise SpecError(f"the oscillating target has an odd number of jumps, not {self.jumps}")
         return self
+
+    @property
+    def width(self) -> int:
+        """Columns of a token."""
+        return self.dim + self.tags * self.points + self.notes + (self.dim if self.answer == "apart" else 0)
 
     @property
     def tokens(self) -> int:
@@ -54,11 +77,34 @@ class NearestNeighbor(Task):
         draw = Draw(seed, stream, index, device)
         points = self._points(draw, batch)
         if self.queries == "self":
-            return points, pick(points, (points @ points.mT).argmin(-1))
+            return self._tokens(points), pick(points, (points @ points.mT).argmin(-1))
         query = draw.sphere(batch, 1, self.dim)
         closeness = query @ points.mT
-        closeness[..., 0] -= self.bias
-        return torch.cat([points, query], dim=1), pick(points, closeness.argmax(-1))
+        if self.target == "oscillating":
+            found = self._oscillating((closeness[..., 0] - closeness[..., 1]) / math.sqrt(2))
+        else:
+            closeness[..., 0] -= self.bias
+            found = closeness.argmax(-1)
+        return self._tokens(torch.cat([points, query], dim=1)), pick(points, found)
+
+    def _tokens(self, vectors: Tensor) -> Tensor:
+        """The points' and the query's vectors with the columns that follow them."""
+        if self.width == self.dim:
+            return vectors
+        more = vectors.new_zeros(*vectors.shape[:2], self.width - self.dim)
+        if self.tags:
+            more[:, : self.points, : self.points] = torch.eye(self.points, device=vectors.device)
+        return torch.cat([vectors, more], dim=-1)
+
+    def _oscillating(self, cosine: Tensor) -> Tensor:
+        """Which of two points: the first beyond the last jump, then each in turn.
+
+        The places of the jumps leave the target no part of low degree: zeros of cos(nθ) in even dimensions, of
+        sin((n+1)θ) in odd ones.
+        """
+        first, parts = (1.0, self.jumps + 1) if self.dim % 2 else (0.5, self.jumps)
+        places = torch.cos((torch.arange(self.jumps, device=cosine.device) + first) * math.pi / parts)
+        return (cosine[..., None] < places).sum(-1) % 2
 
     def _points(self, draw: Draw, batch: int) -> Tensor:
         if self.layout == "orthogonal":
@@ -70,22 +116,27 @@ class NearestNeighbor(Task):
         return draw.sphere(batch, self.points, self.dim)
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
-        if shape.width != self.dim:
-            fixed = f"w{self.dim}-h1"
+        if shape.width != self.width:
+            fixed = f"w{self.width}-h1"
+            more = f" with {self.width - self.dim} columns more" if self.width > self.dim else ""
             raise ShapeError(
-                f"points of {self.dim} dimensions need width {self.dim}, not {shape.width}", lambda: [fixed]
+                f"points of {self.dim} dimensions{more} need width {self.width}, not {shape.width}", lambda: [fixed]
             )
         body = Encoder(shape, options)
-        return body if self.queries == "self" else _Ask(body, self.points if self.bias else 0)
+        return body if self.queries == "self" else _Ask(body, self.points if self.bias and not self.tags else 0)
 
     def default_options(self) -> ModelOptions:
         return preset("encoder")
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        return (output - labels).square().sum(-1).mean()
+        return self._misses(output, labels).mean()
 
     def scores(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return {"error": (output - labels).square().sum(-1).mean(-1)}
+        return {"error": self._misses(output, labels).mean(-1)}
+
+    def _misses(self, output: Tensor, labels: Tensor) -> Tensor:
+        answers = output[..., -self.dim :] if self.answer == "apart" else output[..., : self.dim]
+        return (answers - labels).square().sum(-1)
 
     def trivial_error(self) -> float:
         return _trivial_error(self)
@@ -116,6 +167,7 @@ def pick(points: Tensor, index: Tensor) -> Tensor:
 def _trivial_error(task: NearestNeighbor) -> float:
     """The best linear mixture of the query's own vector and the mean of the set: no search in it."""
     tokens, labels = task.draw(0, "validation", 0, TRIVIAL_SAMPLES)
+    tokens = tokens[..., : task.dim]
     asking = tokens if task.queries == "self" else tokens[:, -1:]
     mean = tokens[:, : task.points].mean(1, keepdim=True).expand_as(asking)
     features = torch.stack([asking, mean], dim=-1).reshape(-1, 2).double()

@@ -1,0 +1,44 @@
+"""Readers of data: text, tables, images, data sets by name. They know nothing of tasks, and need no torch.
+
+What is read is named by a `source`: a file, a folder, or the name of a Hugging Face data set. Whatever cannot be read
+is a `SpecError` that names the file and the line. What takes long to prepare is kept in `cache_folder()`.
+"""
+
+import os
+from pathlib import Path
+
+from headwise.spec import SpecError
+
+
+def cache_folder() -> Path:
+    """Where prepared data is kept: the user's cache directory, or what HEADWISE_CACHE names."""
+    if os.environ.get("HEADWISE_CACHE"):
+        return Path(os.environ["HEADWISE_CACHE"])
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("headwise"))
+
+
+def stamp(source: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the files of a source: while it stays the same, what was read need not be read again.
+
+    A data set name has no files here, and so the same stamp always.
+    """
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files(Path(source).resolve()))
+
+
+def files(place: Path) -> list[Path]:
+    """The file, or every file in the folder in order of its name; hidden ones are left out."""
+    if place.is_file():
+        return [place]
+    found = (file for file in place.rglob("*") if file.is_file())
+    seen = (file for file in found if not any(part.startswith(".") for part in file.relative_to(place).parts))
+    return sorted(seen, key=lambda file: file.relative_to(place).as_posix())
+
+
+def read_bytes(file: Path) -> bytes:
+    """A whole file; for small ones."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SpecError(f"cannot read {file}: {error.strerror}") from None

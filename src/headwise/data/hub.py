@@ -1,0 +1,68 @@
+"""Data sets by name, through Hugging Face `datasets` (the extra `hf`), which is imported only when one is asked for.
+
+    rows = load("nyu-mll/glue:sst2", "train")      # OWNER/NAME, and after a colon the configuration
+    rows = load("some/folder", "train")            # a folder of parquet files is a data set as well
+
+A data set is memory-mapped from its own cache on disk, so its size does not matter. Without a network, only what that
+cache holds can be read.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headwise.spec import SpecError
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_FILE_LIKE = re.compile(r"\.(txt|tsv|csv|gz|xz|zip|tar|jsonl?|py|md|npz|bin|parquet)$")
+
+
+def is_dataset(source: str) -> bool:
+    """Whether a source is a data set name rather than a path, or a folder of parquet files."""
+    place = Path(source)
+    if source and place.exists():
+        return place.is_dir() and any(place.rglob("*.parquet"))
+    return bool(_NAME.fullmatch(source)) and not source.startswith(".") and not _FILE_LIKE.search(source)
+
+
+def load(source: str, split: str) -> Any:
+    """One split of a data set: something to iterate over for rows as dictionaries, with `column_names`."""
+    datasets = _library(source)
+    name, _, configuration = (source, "", "") if Path(source).exists() else source.partition(":")
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(name, configuration or None, split=split)
+    except Exception as error:  # its errors have no common class; each says in its first line what went wrong
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        if Path(source).exists():
+            raise SpecError(f"cannot load split '{split}' of the data set in folder '{source}': {what}") from None
+        raise SpecError(
+            f"there is no file or folder '{source}', and split '{split}' of a data set of that name cannot be loaded: "
+            f"{what.rstrip('.')}; without a network give the path of a local file or folder"
+        ) from None
+
+
+def text_column(rows: Any, source: str) -> str:
+    """The column that holds the text: 'text' where there is one, else the only one of strings."""
+    strings = [name for name, kind in rows.features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
+    if "text" in strings:
+        return "text"
+    if len(strings) != 1:
+        raise SpecError(f"data set '{source}' has no column 'text', and {len(strings)} of strings: {strings}")
+    return strings[0]
+
+
+def missing(source: str, wanted: str = "file or folder") -> SpecError:
+    """What to say of a source that is neither what is wanted nor looks like a data set's name."""
+    return SpecError(f"there is no {wanted} '{source}'")
+
+
+def _library(source: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise SpecError(
+            f"'{source}' is no file or folder here, and reading it as a data set needs the package datasets: "
+            "pip install 'headwise[hf]', or give the path of a local file or folder"
+        ) from None
+    return datasets

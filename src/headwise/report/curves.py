@@ -1,0 +1,67 @@
+"""One chart for most studies: measured points with their spread, what theory says as lines, published values hollow."""
+
+from collections.abc import Iterable
+from statistics import mean
+from typing import Any, Literal, TypedDict
+
+import altair as alt
+
+from headwise.claims import Row
+from headwise.report.charts import COLORS, INK
+
+Kind = Literal["measured", "theory", "published"]
+
+
+class Point(TypedDict, total=False):
+    """A mark: `series` chooses its colour, `panel` its picture; `low` and `high` are the range of the seeds."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    series: str
+    panel: str
+    kind: Kind
+
+
+def measured(
+    rows: Iterable[Row], x: str, series: str, panel: str = "", metric: str = "error", label: str = "{}"
+) -> list[Point]:
+    """A point a cell: the mean of its seeds and their range; `label` writes the series' name."""
+    cells: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if metric in row.metrics:
+            where = (row.cell[x], row.cell.get(series), row.cell.get(panel, ""))
+            cells.setdefault(where, []).append(row.metrics[metric])
+    points: list[Point] = []
+    for (at, name, picture), values in sorted(cells.items(), key=str):
+        spread: Point = {"y": mean(values), "low": min(values), "high": max(values), "kind": "measured"}
+        points.append({"x": at, "series": label.format(name), "panel": str(picture), **spread})
+    return points
+
+
+def curves(
+    points: list[Point], title: str, notes: list[str], x: str, y: str, *, log_x: bool = True, log_y: bool = True
+) -> Any:
+    """A panel for each `panel`; a legend for the series. Lines without points are theory."""
+    across = alt.X("x:Q", title=x).scale(type="log" if log_x else "linear", nice=False, padding=12)
+    up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False)
+    names = list(dict.fromkeys(point["series"] for point in points))
+    color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(range=COLORS)
+    base = alt.Chart(alt.Data(values=[dict(point) for point in points])).encode(x=across, color=color)
+    kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in ("measured", "theory", "published")}
+    layers = [
+        kinds["theory"].mark_line(strokeDash=[6, 4], strokeWidth=2).encode(y=up),
+        kinds["measured"].mark_line(strokeWidth=1.5, opacity=0.7).encode(y=up),
+        kinds["measured"].mark_rule(strokeWidth=4, opacity=0.4).encode(y="low:Q", y2="high:Q"),
+        kinds["measured"].mark_point(filled=True, size=60, opacity=1).encode(y=up, tooltip=["series:N", "x:Q", "y:Q"]),
+        kinds["published"].mark_point(filled=False, size=90, strokeWidth=2).encode(y=up),
+    ]
+    panels = []
+    for name in dict.fromkeys(point["panel"] for point in points):
+        heading = alt.TitleParams(name, fontSize=14, fontWeight="normal", color=INK, offset=4)
+        panel = alt.layer(*layers).transform_filter(alt.datum.panel == name)
+        panels.append(panel.properties(width=340, height=300, title=heading))
+    key = "points: measured, bars the range of the seeds; dashed: theory; hollow: published"
+    heading = alt.TitleParams(title, subtitle=[*notes, key])
+    return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)

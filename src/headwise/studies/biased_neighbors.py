@@ -1,0 +1,89 @@
+"""Biased neighbours: a target that a few full-rank heads give exactly, and low rank not at all.
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Theorem 3; our explicit
+version, without a condition on the size of the values (docs/theory.md).
+Claims: Q4.
+Runs: nothing is trained. n full-rank heads with thresholds and signs + − + … give a target whose low harmonics vanish;
+beside them, random hard heads of rank 1 and 2 with thresholds and weights fitted by least squares.
+Command: headwise study run biased-neighbors --preset laptop (about a minute on two cores)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, below, cell, each, proved, times
+from headwise.run import Run
+from headwise.studies import Cell, Study, constructed
+
+TRIVIAL = 0.5  # of the mean of the two points
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {"targets": ((4, 9),), "ranks": (1,), "heads": (16,), "seeds": 3},
+    "laptop": {"targets": ((4, 9), (6, 13)), "ranks": (1, 2), "heads": (64, 256), "seeds": 3},
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = []
+    for dim, jumps in preset["targets"]:
+        for seed in range(preset["seeds"]):
+            full = constructed({"name": "biased-heads", "jumps": jumps, "inverse_temperature": 1000.0}, dim, seed=seed)
+            found.append(Cell({"dim": dim, "rank": dim, "heads": jumps}, full))
+            for rank in preset["ranks"]:
+                for heads in preset["heads"]:
+                    run = _fitted(dim, jumps, rank, heads, seed)
+                    found.append(Cell({"dim": dim, "rank": rank, "heads": heads}, run))
+    return found
+
+
+def _fitted(dim: int, jumps: int, rank: int, heads: int, seed: int) -> Run:
+    begin = {"name": "fitted-heads", "thresholds": True, "target": "oscillating", "jumps": jumps}
+    return constructed(begin, dim, heads, rank, seed)
+
+
+def separation(rows: list[Row]) -> list[Comparison]:
+    """Q4: full rank leaves at most a tenth of the trivial error, low rank nine tenths; and what is certified grows."""
+    found = []
+    for dim, rank, heads in sorted({(row.cell["dim"], row.cell["rank"], row.cell["heads"]) for row in rows}):
+        here = cell(rows, dim=dim, rank=rank, heads=heads)
+        told = f"{heads} heads of rank {rank} in {dim} dimensions"
+        if rank == dim:
+            found.append(each(f"trivial error over that of {told}", here, below(TRIVIAL), 10.0))
+        else:
+            found.append(each(f"error of {told} over the trivial one", here, times(TRIVIAL), 0.9))
+    return [*found, *certified_growth()]
+
+
+def certified_growth() -> list[Comparison]:
+    import math
+
+    from headwise.theory.bounds import graded_heads_needed
+    from headwise.theory.sphere import alternating_sign, zonal_spectrum
+
+    found = []
+    for dim in (8, 16, 32):
+        target, jumps = alternating_sign(dim, 3 * dim - 1)
+        needed = graded_heads_needed(dim, 1, "0.4", zonal_spectrum(dim, target, 8 * dim, jumps), values="free")
+        told = f"log₂ of the rank-1 heads needed for error 0.4, over d, d = {dim} ({3 * dim - 1} full-rank heads do)"
+        found.append(proved(told, math.log2(needed) / dim, 1.0))
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import curves, measured
+
+    points = measured(rows, "heads", "rank", "dim", label="rank {}")
+    for point in points:
+        point["panel"] = f"{point['panel']} dimensions"
+    notes = ["error 0.5 is the mean of the two points; full-rank heads at inverse temperature 1,000"]
+    return curves(points, "Biased neighbours: full rank does it, low rank does not begin", notes, "heads", "error")
+
+
+CLAIMS = (
+    Claim(
+        "Q4",
+        "Biased nearest neighbours separate exponentially: poly(d) full-rank heads against exp(Ω(d−r))",
+        "Q, Thm 3",
+        "biased-neighbors",
+        separation,
+    ),
+)
+STUDY = Study("biased-neighbors", __doc__, PRESETS, cells, chart, CLAIMS)

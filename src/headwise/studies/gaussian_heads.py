@@ -1,0 +1,70 @@
+"""Gaussian heads: does the condition number of many concatenated Gaussian heads go to 1, as predicted?
+
+Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), Theorem 3.2.
+Claims: L1.
+No runs: matrices of independent Gaussian entries are drawn here and now, N tokens × D columns (heads × head size), and
+compared with (√D + √N) / (√D − √N). The theorem has no heads in it at fixed D; `block-conditioning` has real layers.
+Command: headwise study run gaussian-heads --preset laptop (seconds)
+"""
+
+from functools import cache
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, agree
+from headwise.studies import Cell, Study
+
+TOKENS, HEAD_SIZE, SEEDS = 64, 16, 100
+HEADS = (8, 16, 64, 1024)
+PRESETS: dict[str, dict[str, Any]] = {"smoke": {}, "laptop": {}}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return []
+
+
+@cache
+def _conditions(heads: int) -> list[float]:
+    from headwise.theory.conditioning import gaussian_condition
+
+    return [gaussian_condition(TOKENS, heads * HEAD_SIZE, seed) for seed in range(SEEDS)]
+
+
+def towards_one(rows: list[Row]) -> list[Comparison]:
+    """L1: within a tenth of the prediction either way, and within a fifth of 1 at the end."""
+    from headwise.theory.conditioning import marchenko_pastur
+
+    found = []
+    for heads in HEADS:
+        measured, predicted = _conditions(heads), marchenko_pastur(TOKENS, heads * HEAD_SIZE)
+        told = f"{heads} Gaussian heads of {HEAD_SIZE}, {TOKENS} tokens"
+        found += agree(f"κ of {told}, and the prediction", measured, predicted, 0.9)
+    most = tuple(1.2 / k for k in _conditions(HEADS[-1]))
+    return [*found, Comparison(f"1.2 over κ of {HEADS[-1]} Gaussian heads", most, 1.0)]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves
+    from headwise.theory.conditioning import marchenko_pastur
+
+    points: list[Point] = []
+    for heads in (2**k for k in range(3, 11)):
+        found = _conditions(heads)
+        shared: Point = {"x": heads, "series": "κ", "panel": f"{TOKENS} tokens, head size {HEAD_SIZE}"}
+        points.append({**shared, "y": marchenko_pastur(TOKENS, heads * HEAD_SIZE), "kind": "theory"})
+        spread: Point = {"y": sum(found) / len(found), "low": min(found), "high": max(found), "kind": "measured"}
+        points.append({**shared, **spread})
+    notes = ["independent Gaussian entries, nothing else; theory: (√D + √N) / (√D − √N), D = heads × head size"]
+    return curves(points, "Gaussian heads side by side", notes, "heads", "condition number")
+
+
+CLAIMS = (
+    Claim(
+        "L1",
+        "κ of concatenated Gaussian heads → 1 as heads grow",
+        "L, Thm 3.2",
+        "gaussian-heads",
+        towards_one,
+        computed=True,
+    ),
+)
+STUDY = Study("gaussian-heads", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,83 @@
+"""The majority vote: two layers of rank-1 heads do for two points what one layer cannot; and for more points?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Section 6.
+Claims: Q5; evidence for Q6, which trained models decide.
+Runs: nothing is trained. H random hard heads of rank 1 vote for a point, a second layer fetches the winner. For two
+points the error is about √(d/H), in closed form; for more the vote degrades.
+Command: headwise study run majority-vote --preset laptop (about 2 minutes on two cores)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, below, cell, compare, each
+from headwise.studies import Cell, Study, constructed
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {"grid": [(4, 2, 11), (4, 2, 101), (4, 4, 101)], "seeds": 3},
+    "laptop": {
+        "grid": [(d, 2, h) for d in (8, 32) for h in (101, 1001, 4001)] + [(32, n, 1001) for n in (4, 8, 16)],
+        "seeds": 3,
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": dim, "points": points, "heads": heads},
+            constructed({"name": "majority-vote", "points": points}, dim, heads, seed=seed),
+        )
+        for dim, points, heads in preset["grid"]
+        for seed in range(preset["seeds"])
+    ]
+
+
+def two_points(rows: list[Row]) -> list[Comparison]:
+    """Q5: below what any one layer of as many rank-1 heads can reach (scalar values), and falling with heads."""
+    from headwise.theory.bounds import scalar_bound
+
+    found = []
+    pairs = cell(rows, points=2)
+    for dim in sorted({row.cell["dim"] for row in pairs}):
+        counts = sorted({row.cell["heads"] for row in cell(pairs, dim=dim)})
+        most, fewest = cell(pairs, dim=dim, heads=counts[-1]), cell(pairs, dim=dim, heads=counts[0])
+        least = scalar_bound(dim, 1, counts[-1] + 1)
+        told = f"the least error of {counts[-1] + 1} rank-1 heads in one layer over that of the vote, d = {dim}"
+        found.append(each(told, most, below(least), 1.0))
+        told = f"error of {counts[0]} voting heads over that of {counts[-1]}, d = {dim}"
+        found.append(compare(told, fewest, most, 2.0))
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves, measured
+    from headwise.theory.bounds import scalar_bound
+    from headwise.theory.constructions import vote_error
+
+    votes, points = cell(rows, points=2), measured(cell(rows, points=2), "heads", "dim", label="d = {}")
+    for dim in sorted({row.cell["dim"] for row in votes}):
+        for heads in sorted({row.cell["heads"] for row in votes}):
+            said: Point = {"x": heads, "y": vote_error(dim, heads), "series": f"d = {dim}", "kind": "theory"}
+            points.append(said)
+            bound: Point = {"x": heads, "y": scalar_bound(dim, 1, heads), "kind": "theory"}
+            points.append({**bound, "series": f"d = {dim}: no one layer below (scalar values)"})
+    for point in points:
+        point["panel"] = "two points, by heads"
+    others = [row for row in rows if row.cell["dim"] == max(r.cell["dim"] for r in rows)]
+    more = measured(cell(others, heads=1001), "points", "heads", label="{} voting heads")
+    for point in more:
+        point["panel"] = "by number of points"
+    notes = ["two layers of rank-1 heads, nothing trained; theory: the vote's closed form, and the one-layer bound"]
+    return curves(points + more, "A majority vote of rank-1 heads", notes, "heads, or points", "error")
+
+
+CLAIMS = (
+    Claim(
+        "Q5",
+        "Two layers of rank-1 heads suffice for N = 2, by majority vote, with polynomially many heads",
+        "Q, Sec. 6",
+        "majority-vote",
+        two_points,
+    ),
+)
+STUDY = Study("majority-vote", __doc__, PRESETS, cells, chart, CLAIMS)

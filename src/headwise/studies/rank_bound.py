@@ -1,0 +1,136 @@
+"""The rank bound: how many heads of low rank would it take, and does anything get below what is certified?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Theorem 2.
+Claims: Q2, Q3.
+The bounds are computed (docs/theory.md has the proofs): one layer, two orthonormal points, a uniform query, keys of
+rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and try to
+get as low as they can, trained by gradient descent (free values) or random with fitted weights (scalar values).
+Command: headwise study run rank-bound --preset laptop (about 2 minutes on two cores)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, each, proved, times
+from headwise.options import ModelOptions
+from headwise.run import Recipe, Run
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study, constructed
+
+BARE = ModelOptions(norm="none", residual=False)
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {"dim": 4, "steps": 20, "batch": 64, "seeds": 3, "grid": [(1, 1), (1, 4), (2, 2)]},
+    "laptop": {
+        "dim": 8,
+        "steps": 1500,
+        "batch": 256,
+        "seeds": 3,
+        "grid": [(1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1)],
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell({"dim": preset["dim"], "rank": rank, "heads": heads, "how": how}, run)
+        for rank, heads in preset["grid"]
+        for seed in range(preset["seeds"])
+        for how, run in (
+            ("trained", _trained(preset, rank, heads, seed)),
+            ("fitted", _fitted(preset, rank, heads, seed)),
+        )
+    ]
+
+
+def _trained(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
+    dim = preset["dim"]
+    shape = ModelShape(width=dim, heads=heads, qk_rank=rank, v_rank=dim, mlp=0)
+    task = {"name": "nearest-neighbor", "dim": dim, "points": 2, "layout": "orthogonal", "queries": "separate"}
+    recipe = Recipe(learning_rate=0.02, batch=preset["batch"])
+    return Run(task=task, shape=str(shape), options=BARE, recipe=recipe, steps=preset["steps"], seed=seed)
+
+
+def _fitted(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
+    begin = {"name": "fitted-heads", "keys": "uniform", "values": "scalar"}
+    return constructed(begin, preset["dim"], heads, rank, seed)
+
+
+def high_accuracy(rows: list[Row]) -> list[Comparison]:
+    """Q2: at an error of 0.1/√d the heads needed double with every dimension; and nothing lies below its bound."""
+    import math
+
+    from headwise.theory.bounds import free_bound, heads_needed, scalar_bound
+
+    found = []
+    for dim in (16, 32, 64, 128):
+        for rank in (1, dim // 2):
+            needed = heads_needed(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
+            told = f"log₂ of the heads needed, over d − r, at error 0.1/√d, d = {dim}, r = {rank}"
+            found.append(proved(told, math.log2(needed) / (dim - rank), 0.5))
+    for how, bound in (("trained", free_bound), ("fitted", scalar_bound)):
+        for rank, heads in sorted({(row.cell["rank"], row.cell["heads"]) for row in cell(rows, how=how)}):
+            dim = rows[0].cell["dim"]
+            least = bound(dim, rank, heads)
+            if least > 0:
+                told = f"error of {heads} {how} heads of rank {rank} in {dim} dimensions over the certified bound"
+                here = cell(rows, how=how, rank=rank, heads=heads)
+                found.append(each(told, here, times(least), 1.0))
+    return found
+
+
+def high_dimension(rows: list[Row]) -> list[Comparison]:
+    """Q3: at a fixed error the heads needed grow as a power of d, and the power grows as the error shrinks."""
+    import math
+
+    from headwise.theory.bounds import heads_needed
+
+    def power(error: str) -> float:
+        low, high = (heads_needed(dim, 1, error, values="free") for dim in (512, 1024))
+        return math.log2(high) - math.log2(low)
+
+    powers = {error: power(error) for error in ("0.15", "0.12", "0.1")}
+    found = [proved(f"power of d in the heads needed for error {e}, rank 1", p, 2.0) for e, p in powers.items()]
+    return [*found, proved("that power at error 0.1 over that at 0.15", powers["0.1"] / powers["0.15"], 1.5)]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves
+    from headwise.theory.bounds import free_bound, scalar_bound
+
+    dim = PRESETS[preset]["dim"]
+    counts = [2**k for k in range(11)]
+    points: list[Point] = []
+    for rank in (1, 2, 4):
+        for name, bound in (("scalar values", scalar_bound), ("free values", free_bound)):
+            for heads, least in zip(counts, bound(dim, rank, counts), strict=True):
+                if least > 1e-4:
+                    points.append({"x": heads, "y": least, "series": name, "panel": f"rank {rank}", "kind": "theory"})
+        for how, name in (("trained", "free values"), ("fitted", "scalar values")):
+            for heads in sorted({row.cell["heads"] for row in cell(rows, rank=rank, how=how)}):
+                errors = [row.metrics["error"] for row in cell(rows, rank=rank, how=how, heads=heads)]
+                at: Point = {"x": heads, "y": sum(errors) / len(errors), "low": min(errors), "high": max(errors)}
+                points.append({**at, "series": name, "panel": f"rank {rank}", "kind": "measured"})
+    notes = [
+        f"{dim} dimensions, two orthonormal points, a uniform query, one layer: certified lower bounds (dashed),",
+        "bare attention layers trained (free values) and random heads with fitted weights (scalar values)",
+    ]
+    return curves(points, "Nothing gets below the bound", notes, "heads", "error")
+
+
+CLAIMS = (
+    Claim(
+        "Q2",
+        "H rank-r heads cannot do nearest-neighbour search unless H ≥ exp(Ω(d−r)) (high accuracy)",
+        "Q, Thm 2",
+        "rank-bound",
+        high_accuracy,
+    ),
+    Claim(
+        "Q3",
+        "Nor in high dimension unless H ≥ (d/r)^Ω(1/ε)",
+        "Q, Thm 2",
+        "rank-bound",
+        high_dimension,
+        computed=True,
+    ),
+)
+STUDY = Study("rank-bound", __doc__, PRESETS, cells, chart, CLAIMS)
