@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headwise.checkpoint import DiskError
+from headwise.records import StoreError
 from headwise.run import Recipe, Run
 from headwise.spec import SpecError
 from headwise.store import Store
@@ -141,6 +143,71 @@ def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
     whole = sweep(runs, rows, tmp_path)
     assert whole.trained == 3 - summary.trained
     assert rows[runs[0].key].metrics == train(runs[0]).metrics
+
+
+FULL_DISK = """import os, errno
+            def full(handle): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync = full"""
+ENOUGH_PAGES = 10**6
+
+
+def test_a_full_disk_ends_a_sweep_with_a_sentence_and_loses_nothing(tmp_path):
+    """A worker's checkpoints meet a full disk; with room again, the same command ends what was begun."""
+    file = tmp_path / "full.py"
+    file.write_text(FAILING_TASK.format(act=FULL_DISK))
+    good, bad = some_runs(2, steps=20), some_runs(1, steps=400, task=load({"name": str(file), "dim": 8, "points": 6}))
+    with Store(tmp_path / "runs.db") as store:
+        sweep(good, store, tmp_path)
+        before = {run.key: result.metrics for run, result in store.runs()}
+        with pytest.raises(DiskError, match="No space left on device; free some space and run the same command again"):
+            sweep([*good, *bad], store, tmp_path, checkpoint_seconds=0.0)
+        assert {run.key: result.metrics for run, result in store.runs()} == before
+        again = sweep([*good, *bad], store, tmp_path)  # checkpoints are too rare here to meet the disk
+        assert (again.found, again.trained, again.failed) == (2, 1, 0)
+
+
+def test_a_store_without_room_ends_a_sweep_and_keeps_what_it_has(tmp_path):
+    with Store(tmp_path / "runs.db") as store:
+        sweep(some_runs(1, steps=20), store, tmp_path)
+        pages = store._query("PRAGMA page_count")[0][0]
+        store._query(f"PRAGMA max_page_count = {pages}")
+        runs = some_runs(60, steps=20)  # the pages there are take a few rows more
+        with pytest.raises(StoreError, match="no space left"):
+            sweep(runs, store, tmp_path)
+        held = {run.key: result.metrics for run, result in store.runs()}
+        assert held
+        store._query(f"PRAGMA max_page_count = {ENOUGH_PAGES}")
+        assert sweep(runs, store, tmp_path).found == len(held)
+        assert {run.key for run, _ in store.runs()} == {run.key for run in runs}
+        assert store._query("PRAGMA integrity_check") == [("ok",)]
+
+
+DYING_TASK = """
+import os, signal
+from pathlib import Path
+from headwise.tasks.nearest_neighbor import NearestNeighbor
+class Dying(NearestNeighbor):
+    def draw(self, seed, stream, index, batch, device="cpu"):
+        log = Path({log!r})
+        if stream == "train":
+            with log.open("a") as file:
+                file.write(f"{{index}}\\n")
+            if index == 37 and log.read_text().split().count("37") == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().draw(seed, stream, index, batch, device)
+TASK = Dying
+"""
+
+
+def test_a_killed_run_repeats_at_most_the_steps_since_its_checkpoint(tmp_path):
+    """With a checkpoint after every step that is the one step it died in; the task notes every batch it is asked for."""
+    log, file = tmp_path / "steps.txt", tmp_path / "dying.py"
+    file.write_text(DYING_TASK.format(log=str(log)))
+    run = some_runs(1, steps=60, task=load({"name": str(file), "dim": 8, "points": 6}))[0]
+    rows = Rows()
+    summary = sweep([run], rows, tmp_path, checkpoint_seconds=0.0)
+    assert (summary.restarts, rows[run.key].status) == (1, "done")
+    assert [int(step) for step in log.read_text().split()] == [*range(38), *range(37, 60)]
 
 
 # ---- killed for real -----------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from headwise.run import Recipe, Run
 from headwise.shape import ModelShape, ShapeError
 from headwise.spec import SpecError
-from headwise.tasks import load, names
+from headwise.tasks import load, names, parse
 from headwise.tasks.nearest_neighbor import NearestNeighbor
 from headwise.tasks.stream import Draw
+from headwise.train import Interrupted, train
 
 STREAMS = ("train", "validation", "test")
 OWN_TASK = """
@@ -25,29 +27,84 @@ def task(request):
     return load({"name": request.param})
 
 
+def rows_of(batch):
+    inputs, labels = batch
+    return {(tuple(a.flatten().tolist()), tuple(b.flatten().tolist())) for a, b in zip(inputs, labels, strict=True)}
+
+
+def model_of(task):
+    torch.manual_seed(0)
+    return task.build(ModelShape.parse(task.usual_shape), task.default_options())
+
+
 def test_a_batch_depends_on_its_address_alone(task):
     first = task.draw(1, "train", 7, 4)
-    task.draw(2, "test", 3, 5)
+    task.draw(2, "train", 3, 5)
     again = load(task.spec()).draw(1, "train", 7, 4)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-def test_streams_seeds_and_indices_never_overlap(task):
+def test_seeds_and_steps_draw_other_batches(task):
     """Also where a generator with a short seed would fold them together."""
-    addresses = [(seed, stream, index) for seed in (0, 1, 2**33) for stream in STREAMS for index in (0, 1, 2**33)]
-    samples = [task.draw(*address, 2)[0].flatten().tolist() for address in addresses]
-    assert len({tuple(sample[:8]) for sample in samples}) == len(addresses)
+    addresses = [(seed, index) for seed in (0, 1, 2**33) for index in (0, 1, 1000)]
+    samples = {tuple(sorted(rows_of(task.draw(seed, "train", index, 4)))) for seed, index in addresses}
+    assert len(samples) == len(addresses)
 
 
-def test_a_model_of_the_task_takes_its_batches(task):
+def test_splits_never_overlap(task):
+    """Every sample of a held-out split against many of training; endless streams are numbers of their own."""
+    held = {stream: task.samples(stream) for stream in STREAMS[1:]}
+    batch = min(256, *(count or 256 for count in held.values()))
+    seen = set().union(*(rows_of(task.draw(0, "train", index, batch)) for index in range(4)))
+    validation, test = (rows_of(task.draw(0, stream, 0, batch)) for stream in STREAMS[1:])
+    assert not seen & validation
+    assert not seen & test
+    assert not validation & test
+
+
+def test_a_finite_split_is_read_once(task):
+    total = task.samples("test")
+    if total is None:
+        assert task.draw(0, "test", 2**33, 3)[0].shape[0] == 3
+        return
+    batch = total // 2 + 1
+    first, last = (task.draw(0, "test", index, batch)[0] for index in (0, 1))
+    assert (len(first), len(last)) == (batch, total - batch)
+    assert torch.equal(first, task.draw(5, "test", 0, batch)[0]), "held-out samples are the same for every seed"
+
+
+def test_a_model_of_the_usual_shape_takes_its_batches(task):
     inputs, labels = task.draw(0, "train", 0, 3)
-    model = task.build(ModelShape(width=inputs.shape[-1], heads=2), task.default_options())
-    output = model(inputs)
-    assert task.loss(output, labels).isfinite()
+    model = model_of(task)
+    loss = task.loss(model(inputs), labels)
+    loss.backward()
+    assert loss.isfinite()
     with torch.no_grad():
-        assert "error" in task.metrics(task.scores(model(inputs), labels))
-    assert task.trivial_error() > 0
-    assert inputs.shape[1] == task.tokens
+        scores = task.scores(model(inputs), labels)
+    assert {len(values) for values in scores.values()} == {3}
+    assert 0 <= task.metrics(scores)["error"] < 100
+    assert task.tokens > 0
+
+
+def test_a_run_is_interrupted_and_resumed_without_a_trace(task, tmp_path, monkeypatch):
+    spec = {"task": task.resolved().spec(), "shape": task.usual_shape, "options": task.default_options()}
+    run = Run(**spec, recipe=Recipe(batch=4, learning_rate=0.001), steps=4, evaluations=1)
+    counts = iter(range(1, 100))
+    for name in ("TEST_SAMPLES", "VALIDATION_SAMPLES"):
+        monkeypatch.setattr(f"headwise.train.{name}", 8)
+    monkeypatch.setattr(type(task), "samples", lambda self, stream: 8)  # whole test sets are not what is tested here
+    whole = train(run)
+    with pytest.raises(Interrupted):
+        train(run, checkpoints=tmp_path, should_stop=lambda: next(counts) >= 2)
+    resumed = train(run, checkpoints=tmp_path)
+    assert whole.status == "done", whole.message
+    assert resumed.metrics == whole.metrics
+
+
+def test_trivial_and_least_errors_are_in_order(task):
+    trivial, floor = task.trivial_error(), task.floor()
+    assert trivial > 0
+    assert floor is None or 0 <= floor < trivial
 
 
 def test_a_task_goes_into_a_run_and_out(task):
@@ -55,8 +112,15 @@ def test_a_task_goes_into_a_run_and_out(task):
     assert task.summary
 
 
+def test_a_task_is_written_as_text():
+    assert parse("recall,pairs=4").pairs == 4
+    assert parse("nearest-neighbor,layout=orthogonal,bias=0.5,queries=separate").bias == 0.5
+    with pytest.raises(SpecError, match="no field 'source'"):
+        parse("recall:file.txt")
+
+
 def test_unknown_tasks_and_options_are_refused():
-    with pytest.raises(SpecError, match="no task 'chess'; there are nearest-neighbor"):
+    with pytest.raises(SpecError, match="no task 'chess'; there are glue, images"):
         load({"name": "chess"})
     with pytest.raises(SpecError, match="no field 'colour'"):
         load({"name": "nearest-neighbor", "colour": 3})

@@ -139,6 +139,8 @@ def judge_all(study: Study, store: Store) -> list[Judgement]:
     larger = "paper" if used == "laptop" and found[used] and "paper" in study.presets else "laptop"
     missing = len(study.of(larger)) - len(found.get(larger, []))
     settle = f"headwise study run {study.name} --preset {larger} ({missing} runs to do)"
+    if not missing:
+        settle = f"more seeds than the {larger} preset of {study.name} has"
     done = _covers(study, used, found.get(used, []))
     return [judge(claim, used, found.get(used, []), settle, done) for claim in study.claims]
 

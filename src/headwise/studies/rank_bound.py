@@ -5,7 +5,7 @@ Claims: Q2, Q3.
 The bounds are computed (docs/theory.md has the proofs): one layer, two orthonormal points, a uniform query, keys of
 rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and try to
 get as low as they can, trained by gradient descent (free values) or random with fitted weights (scalar values).
-Command: headwise study run rank-bound --preset laptop (about 2 minutes on two cores)
+Command: headwise study run rank-bound --preset laptop (about 3 minutes on two cores)
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dim": 8,
         "steps": 1500,
         "batch": 256,
-        "seeds": 3,
+        "seeds": 8,
         "grid": [(1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1)],
     },
 }
