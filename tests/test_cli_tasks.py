@@ -24,7 +24,9 @@ def test_every_task_is_listed_with_its_trivial_error():
 
 def test_one_task_shows_its_options_and_baselines():
     said = headwise("tasks", "nearest-neighbor,points=4").stdout
-    assert "points" in said and "4" in said and "headwise train --task nearest-neighbor" in said
+    assert "points" in said
+    assert "4" in said
+    assert "headwise train --task nearest-neighbor" in said
     assert headwise("tasks", "--baselines", check=False).returncode == 2
 
 
@@ -51,7 +53,8 @@ def test_a_text_file_of_ones_own(tmp_path):
     file.write_text("the quick brown fox jumps over the lazy dog\n" * 2000)
     command = ["train", "--task", f"text:{file},context=32", "--shape", "w16-h2-m32", "--steps", "5", "--batch", "4"]
     said = headwise(*command, "--store", str(tmp_path / "runs.db"), HEADWISE_CACHE=str(tmp_path / "cache")).stdout
-    assert "error" in said and "trivial_error" in said
+    assert "error" in said
+    assert "trivial_error" in said
 
 
 def test_mistakes_are_sentences(tmp_path):

@@ -200,7 +200,7 @@ TASK = Dying
 
 
 def test_a_killed_run_repeats_at_most_the_steps_since_its_checkpoint(tmp_path):
-    """With a checkpoint after every step that is the one step it died in; the task notes every batch it is asked for."""
+    """With a checkpoint after every step that is the one step it died in; the task notes every batch it gives."""
     log, file = tmp_path / "steps.txt", tmp_path / "dying.py"
     file.write_text(DYING_TASK.format(log=str(log)))
     run = some_runs(1, steps=60, task=load({"name": str(file), "dim": 8, "points": 6}))[0]

@@ -15,7 +15,7 @@ from headwise.studies import Cell, Study, constructed
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {"grid": [(4, 2, 11), (4, 2, 101), (4, 4, 101)], "seeds": 3},
     "laptop": {
-        "grid": [(d, 2, h) for d in (8, 32) for h in (101, 1001, 4001)] + [(32, n, 1001) for n in (4, 8, 16)],
+        "grid": [(d, 2, h) for d in (8, 32) for h in (101, 1001, 4001)] + [(32, n, 1001) for n in (4, 8)],
         "seeds": 3,
     },
 }

@@ -3,8 +3,8 @@
 A sequence opens with pairs of a key and its value; then each key is asked for once, and the label at that place is its
 value (-100 elsewhere: not counted). Between queries stand random tokens. With key tokens in capitals:
 
-    A x C z  B y | p C q A r x s z B t
-    . . . .  . . | . z . x . . . . y .
+    A x  C z  B y | C q  r x  A s  t z  B p
+    . .  . .  . . | z .  . .  x .  . .  y .
 
 Queries lie in slots of two tokens; slot i after the pairs is asked with weight i^(power - 1), as in the paper: most
 queries come soon (power 0.01), or anywhere alike (power 1). Two things differ from the paper's sets, so that what is
