@@ -45,7 +45,7 @@ def curves(
 ) -> Any:
     """A panel for each `panel`; a legend for the series. Lines without points are theory."""
     across = alt.X("x:Q", title=x).scale(type="log" if log_x else "linear", nice=False, padding=12)
-    up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False)
+    up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False, nice=False, padding=8)
     names = list(dict.fromkeys(point["series"] for point in points))
     color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(range=COLORS)
     base = alt.Chart(alt.Data(values=[dict(point) for point in points])).encode(x=across, color=color)
