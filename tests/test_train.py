@@ -159,8 +159,9 @@ def test_a_crash_is_a_result_with_its_traceback(tmp_path):
 
 def test_probes_are_measured_on_a_schedule_and_change_nothing():
     probed = train(small_run(probes=("qk-rank", "vo-rank", "attention-entropy")))
-    assert probed.metrics == train(small_run()).metrics
     names = {name for _, name, _ in probed.probes}
+    last = {name: value for step, name, value in probed.probes if step == 40}
+    assert probed.metrics == train(small_run()).metrics | last
     assert names == {f"{probe}.layer0" for probe in ("qk-rank", "vo-rank", "attention-entropy")}
     assert [step for step, name, _ in probed.probes if name == "qk-rank.layer0"] == [10, 20, 30, 40]
     for _, name, value in probed.probes:
