@@ -29,6 +29,7 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/cells.py
+	$(BIN)/python benchmarks/tasks.py
 	$(BIN)/python benchmarks/layer.py
 
 clean:
