@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint bench clean help
+.PHONY: demo test test-all test-pages lint bench clean help
 
 help:
 	@echo "make demo      the rank cliff in about a minute, with a table, a verdict and a chart"
 	@echo "make test      lint and tests (minutes)"
 	@echo "make test-all  the same with the slow tests"
+	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     speed against other libraries, as ratios"
 
@@ -21,6 +22,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest -m ""
+
+test-pages: $(VENV)/dev
+	$(BIN)/python -m pytest -n 0 -rs tests/pages
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

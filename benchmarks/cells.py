@@ -112,10 +112,10 @@ class FixedData:
 def our_run(cell):
     from headwise.conduct import fitted
     from headwise.run import Execution
-    from headwise.studies.rank_cliff import PRESETS, _run
+    from headwise.studies.rank_cliff import PRESETS, run_of
 
     heads, modules, layers = cell
-    return fitted([_run(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
+    return fitted([run_of(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ MODULES = {
 }
 NO_TORCH = ["spec", "shape", "options", "known", "cost", "search", "run", "store", "claims", "sweep", "studies"]
 NO_TORCH += ["cli", "__init__", "certify", "theory.bounds", "theory.needs"]
-NO_TORCH += ["report.theory", "report.tables", "report.ledger", "report.runs", "track"]
+NO_TORCH += ["report.theory", "report.tables", "report.ledger", "report.runs", "report.page", "track"]
 MAY_IMPORT = {  # what else of the package each part may use
     "spec": set(),
     "shape": {"spec"},

@@ -54,7 +54,6 @@ def test_claims_fit_the_terminal(smoke):
     rows = as_json("claims", "--source", "q", "--store", str(store))
     assert {"id", "claim", "verdict", "estimate", "low", "high", "published", "seeds", "runs"} <= set(rows[0])
     assert {row["id"][0] for row in as_json("claims", "--source", "L", "--store", str(store))} == {"L"}
-    assert as_json("claims", "--source", "N", "--store", str(store)) == []
 
 
 def test_runs_are_listed_shown_exported_and_merged(smoke, tmp_path):

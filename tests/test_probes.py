@@ -127,6 +127,25 @@ def test_conditions_are_those_of_the_layers_own_tensors(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_angle_and_norm_are_those_of_whole_matrices(shape):
+    layer, x = layer_of(shape), normal(0, 1, 3, 12)
+    matrices = layer.qk_matrices().detach().numpy()
+    norms = np.array([np.linalg.norm(matrix) for matrix in matrices])
+    angles = np.degrees(np.arccos([np.trace(m) / n / 12**0.5 for m, n in zip(matrices, norms, strict=True)]))
+    assert only(measure("qk-identity-angle", layer, x)) == pytest.approx(angles.mean())
+    assert only(measure("qk-norm", layer, x)) == pytest.approx(norms.mean() / 12**0.5)
+
+
+@pytest.mark.parametrize("factor", [3.0, -3.0])
+def test_a_multiple_of_the_identity_has_no_angle_or_all_of_it(factor):
+    layer = identity_layer()
+    with torch.no_grad():
+        layer.input.weight[:4] *= factor
+    assert only(measure("qk-identity-angle", layer, normal(0, 1, 3, 4))) == pytest.approx(0 if factor > 0 else 180)
+    assert only(measure("qk-norm", layer, normal(0, 1, 3, 4))) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_ranks_are_those_of_whole_matrices(shape):
     layer = layer_of(shape)
     for pair, matrices in (("qk", layer.qk_matrices()), ("vo", layer.vo_matrices())):

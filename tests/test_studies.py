@@ -32,12 +32,12 @@ def test_the_docstring_says_paper_claims_and_command(study):
         assert claim.id in study.about
         assert claim.study == study.name
     assert f"headwise study run {study.name}" in study.about
-    assert "Paper: " in study.about
+    assert "Paper: " in study.about or "Source: " in study.about
 
 
 def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
-    cells = study.of("smoke")
-    results = {run.key: train(run) for run in {cell.run.key: cell.run for cell in cells}.values()}
+    cells = [cell for cell in study.of("smoke") if cell.run.seed == 0]
+    results = {run.cell_key: train(run) for run in {cell.run.key: cell.run for cell in cells}.values()}
     assert {result.status for result in results.values()} <= {"done"}
     found = rows(cells, results)
     assert len(found) == len(cells)
@@ -46,17 +46,18 @@ def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
         judgement = judge(claim, "smoke", found, "the laptop preset")
         assert claim.computed or judgement.verdict == "open"
         assert json.dumps(judgement.as_dict())
-    pairs = [(cell.run, results[cell.run.key]) for cell in cells]
+    pairs = [(cell.run, results[cell.run.cell_key]) for cell in cells]
     assert not any(checked.violates for checked in check(pairs))
 
 
 def test_every_claim_has_one_study():
     assert len(CLAIMED) == sum(len(study.claims) for study in load_all())
-    assert {"Q1", "Q2", "Q3", "Q4", "Q5", "Q7", "Q8", "Q9", "Q13", "L1", "L2", "L4"} <= CLAIMED
+    wanted = {*(f"Q{number}" for number in range(1, 19)), *(f"N{number}" for number in range(1, 6)), "L1", "L2", "L4"}
+    assert wanted <= CLAIMED
 
 
 def test_unknown_studies_and_presets_are_refused():
-    with pytest.raises(SpecError, match="no study 'alchemy'; there are biased-neighbors"):
+    with pytest.raises(SpecError, match="no study 'alchemy'; there are asymmetric"):
         load("alchemy")
     with pytest.raises(SpecError, match="no preset 'huge'"):
         load("rank-cliff").of("huge")

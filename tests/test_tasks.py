@@ -188,6 +188,8 @@ def test_predicting_nothing_has_error_one():
         ({"points": 5, "layout": "antipodal"}, "come in pairs"),
         ({"bias": 0.5}, "needs separate queries"),
         ({"points": 1}, "points is 1"),
+        ({"positions": "added", "queries": "separate"}, "positions are for self-search"),
+        ({"positions": "concatenated", "tags": True}, "positions are for self-search"),
     ],
 )
 def test_impossible_tasks_are_refused(options, message):
@@ -198,6 +200,26 @@ def test_impossible_tasks_are_refused(options, message):
 def test_a_width_that_does_not_fit_is_refused():
     with pytest.raises(ShapeError, match="need width 16, not 8"):
         NearestNeighbor().build(ModelShape.parse("w8-h1"), NearestNeighbor().default_options())
+
+
+def test_replayed_batches_come_round_and_test_batches_do_not():
+    task = NearestNeighbor(dim=4, points=3, replay=5)
+    batches = [task.draw(1, "train", index, 2)[0] for index in range(12)]
+    assert all(torch.equal(batches[i], batches[i + 5]) for i in range(7))
+    assert len({tuple(batch.flatten().tolist()) for batch in batches}) == 5
+    assert not torch.equal(task.draw(1, "test", 0, 2)[0], task.draw(1, "test", 5, 2)[0])
+
+
+@pytest.mark.parametrize(("positions", "width"), [("none", 4), ("added", 4), ("concatenated", 8)])
+def test_only_with_positions_does_the_order_of_points_matter(positions, width):
+    task = NearestNeighbor(dim=4, points=3, positions=positions)
+    torch.manual_seed(0)
+    model = task.build(ModelShape.parse(f"w{width}-h1"), task.default_options())
+    points, labels = task.draw(0, "test", 0, 5)
+    order = [2, 0, 1]
+    same = torch.allclose(model(points)[:, order], model(points[:, order]), atol=1e-6)
+    assert same == (positions == "none")
+    assert task.scores(model(points), labels)["error"].shape == (5,)
 
 
 # ---- somebody's own task -------------------------------------------------------------------------------------------

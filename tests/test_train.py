@@ -92,6 +92,16 @@ def test_a_run_is_the_same_every_time():
     assert first.curve == again.curve
 
 
+def test_mean_losses_are_those_of_the_steps_between_evaluations():
+    runs = [small_run(steps=6, evaluations=count, recipe=Recipe(batch=512)) for count in (6, 2)]
+    often, seldom = (train(run) for run in runs)
+    each = [value for _, name, value in often.curve if name == "loss"]
+    means = [value for _, name, value in seldom.curve if name == "mean_loss"]
+    assert means == pytest.approx([sum(each[:3]) / 3, sum(each[3:]) / 3])
+    assert seldom.metrics["least_mean_loss"] == min(means)
+    assert "least_mean_loss" not in train(runs[0].replace(steps=0)).metrics
+
+
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.2}])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, optimizer, options):

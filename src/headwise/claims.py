@@ -15,6 +15,7 @@ from typing import Any, Literal
 Verdict = Literal["holds", "fails", "open"]
 LEVEL = 0.95
 LEAST_SEEDS = 3
+SOURCES = {"Q": "rank", "N": "nanochat", "L": "heads and depth"}  # by the first letter of a claim
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,9 @@ def _interval(comparison: Comparison, level: float) -> tuple[float, float, float
 
 def judge(claim: Claim, preset: str, rows: list[Row], settle: str, whole: bool = True) -> Judgement:
     """The verdict of one preset's rows: all comparisons must hold, one that fails is enough; open if rows lack."""
-    comparisons = claim.decide(rows) if rows or claim.computed else []
+    comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
     if not comparisons:
-        nothing = Comparison("no runs yet", (), math.nan, ())
+        nothing = Comparison("not all of its cells have runs" if rows else "no runs yet", (), math.nan, ())
         return Judgement(claim, "open", preset, nothing, math.nan, 0.0, math.inf, 0, (), settle)
     level = 1 - (1 - LEVEL) / len(comparisons)
     judged = [(comparison, *_interval(comparison, level)) for comparison in comparisons]
@@ -173,11 +174,16 @@ def judge(claim: Claim, preset: str, rows: list[Row], settle: str, whole: bool =
     weakest = min(judged, key=lambda found: found[2] / found[0].above)  # the lowest, against what it should exceed
     failing = [found for found in judged if found[3] < found[0].above]
     verdict: Verdict = "open"
-    if (seeds >= LEAST_SEEDS or not sampled) and (claim.computed or (whole and preset != "smoke")):
+    if (seeds >= LEAST_SEEDS or not sampled) and (claim.computed or preset != "smoke"):
         holds = all(low > comparison.above for comparison, _, low, _ in judged)
         verdict = "fails" if failing else "holds" if holds else "open"
     decided = failing[0] if verdict == "fails" else weakest
     return Judgement(claim, verdict, preset, *decided, seeds, runs, settle if verdict == "open" else "")
+
+
+def place(judgement: Judgement) -> tuple[int, int]:
+    """Of a claim in the ledger: as the sources are listed, then by number, Q2 before Q13."""
+    return list(SOURCES).index(judgement.claim.id[0]), int(judgement.claim.id[1:])
 
 
 def _finite(number: float) -> float | None:

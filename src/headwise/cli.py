@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise import cli_runs, cli_tasks, cli_theory
+from headwise import cli_report, cli_runs, cli_tasks, cli_theory
 from headwise.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-for commands in (cli_runs, cli_tasks, cli_theory):
+for commands in (cli_runs, cli_report, cli_tasks, cli_theory):
     commands.add_to(app)
 
 Shape = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
@@ -86,7 +86,7 @@ def demo(
         live_sweep(runs) as watch,
     ):
         summary = conduct(runs, held, folder=Path(temporary), watch=watch)
-        found = rows_of(cells, results_of(held, {run.key for run in runs}))
+        found = rows_of(cells, results_of(held, cells))
     if summary.stopped or summary.failed:
         typer.echo(f"headwise: {summary.stopped} runs stopped, {summary.failed} failed; no verdict", err=True)
         raise typer.Exit(130 if summary.stopped else 1)

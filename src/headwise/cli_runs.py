@@ -63,6 +63,9 @@ def study_run(
     preset: Preset = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="TASK=PLACE, for tasks that read data.", show_default="the tasks' own")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes.", show_default="one a core")] = 0,
     shard: Annotated[str | None, typer.Option(help="Part i/n of the runs.", show_default="from a Slurm array")] = None,
     ray: Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")] = None,
@@ -74,36 +77,50 @@ def study_run(
     as_json: AsJson = False,
 ) -> None:
     """Do a study's runs that the store lacks, draw its chart, judge its claims."""
-    from headwise.conduct import conduct, fitted, judge_all, price, resolve, study_rows
+    from headwise.conduct import conduct, fitted, judge_all, price, resolve, stages, study_rows
     from headwise.report.live import live_sweep
     from headwise.studies import load
-    from headwise.sweep import make_plan, read_shard
+    from headwise.sweep import Summary, make_plan, read_shard
+    from headwise.track import tracker
 
-    study = load(name)
-    part = read_shard(shard)
+    study, part, execution, sources = load(name), read_shard(shard), resolve(device, precision), _sources(data)
+    summary = Summary()
     with open_store(store) as held:
-        runs = fitted([cell.run for cell in study.of(preset)], resolve(device, precision), held)
-        plan = make_plan(runs, held, part)
         if dry_run:
+            cells = study.trials(preset) + study.of(preset)
+            plan = make_plan(fitted([cell.run for cell in cells], execution, held, sources), held, part)
             return _show_price(price(plan, workers or _cores()), as_json)
-        from headwise.track import tracker
-
-        with live_sweep(list(plan.todo)) as watch, tracker(track, name, watch) as watching:
-            summary = conduct(
-                runs,
-                held,
-                folder=files_beside(held),
-                workers=workers,
-                watch=watching,
-                shard=part,
-                ray_address=ray,
-                keep_weights=keep_weights or study.keep_weights,
-            )
+        for runs in stages(study, preset, held, execution, sources):
+            plan = make_plan(runs, held, part)
+            with live_sweep(list(plan.todo)) as watch, tracker(track, name, watch) as watching:
+                summary += conduct(
+                    runs,
+                    held,
+                    folder=files_beside(held),
+                    workers=workers,
+                    watch=watching,
+                    shard=part,
+                    ray_address=ray,
+                    keep_weights=keep_weights or study.keep_weights,
+                )
+            if summary.stopped:
+                break
         judgements, rows = judge_all(study, held), study_rows(study, preset, held)
-    chart = _draw(study, rows, preset, out) if rows or not runs else None
+    chart = _draw(study, rows, preset, out) if rows or not summary.planned else None
     _tell(study, preset, summary.as_dict(), judgements, chart, as_json)
     if summary.failed or summary.stopped:
         raise typer.Exit(130 if summary.stopped else 1)
+
+
+def _sources(data: list[str] | None) -> dict[str, str]:
+    """Where tasks find their data, from TASK=PLACE."""
+    from headwise.spec import SpecError
+
+    found = dict(pair.partition("=")[::2] for pair in data or [])
+    for task, place in found.items():
+        if not place:
+            raise SpecError(f"--data {task} names no place; write it as in --data text=stories.txt")
+    return found
 
 
 def _draw(study: "Study", rows: Any, preset: str, out: Path | None) -> str:
@@ -150,16 +167,18 @@ def claims(
 ) -> None:
     """The ledger: what the papers claim, and what the runs say."""
     from headwise.certify import check
+    from headwise.claims import SOURCES, place
     from headwise.conduct import judge_all
     from headwise.report.ledger import certificate, ledger
     from headwise.report.tables import show
     from headwise.spec import SpecError
     from headwise.studies import load_all
 
-    if source and source.upper() not in ("Q", "L", "N"):
-        raise SpecError(f"no source '{source}'; there are Q (rank), L (heads and depth) and N (nanochat)")
+    if source and source.upper() not in SOURCES:
+        told = ", ".join(f"{letter} ({about})" for letter, about in SOURCES.items())
+        raise SpecError(f"no source '{source}'; there are {told}")
     with open_store(store, from_) as held:
-        found = [judgement for study in load_all() for judgement in judge_all(study, held)]
+        found = sorted((judgement for study in load_all() for judgement in judge_all(study, held)), key=place)
         checked = check(held.runs(status="done", task="nearest-neighbor"))
     found = [judgement for judgement in found if judgement.claim.id.startswith(source.upper())]
     if as_json:

@@ -56,7 +56,10 @@ def train(
     shape: Annotated[str, typer.Option(help="Of the model.", show_default="the task's usual one")] = "",
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     batch: Annotated[int, typer.Option(help="Samples a step.")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 0.002,
+    learning_rate: Annotated[
+        str, typer.Option(help="Highest; of several (0.001,0.003,0.01) the best on validation, with another seed.")
+    ] = "0.002",
+    optimizer: Annotated[str, typer.Option(help="adamw or muon (for the body's matrices).")] = "adamw",
     weight_decay: Annotated[float, typer.Option(help="On matrices.")] = 0.0,
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for any.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of weights and data.")] = 0,
@@ -72,28 +75,49 @@ def train(
         raise SpecError("give either a run (a JSON file) or a --task, as in: headwise train --task recall")
     if spec:
         return _train_given(_read(spec), store, checkpoints, as_json)
-    from headwise.conduct import conduct, fitted, resolve
+    from headwise.conduct import best_rate, conduct, fitted, resolve
     from headwise.cost import fitting_micro_batches
     from headwise.report.live import live_sweep
     from headwise.run import Recipe, Run
     from headwise.shape import ModelShape
+    from headwise.studies import at_rates
     from headwise.tasks import parse
 
     asked = parse(task)
     model, options = ModelShape.parse(shape or asked.usual_shape), asked.default_options()
     parts = fitting_micro_batches(model, options, asked.tokens, batch)
-    rates: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
-    recipe = Recipe(batch=batch, micro_batches=parts, warm_up=0.1, **rates)
+    rates = _numbers(learning_rate)
+    settings: dict[str, Any] = {"optimizer": optimizer, "weight_decay": weight_decay, "clip": clip}
+    recipe = Recipe(learning_rate=rates[0], batch=batch, micro_batches=parts, warm_up=0.1, **settings)
     wanted = Run(task=asked.spec(), shape=str(model), options=options, recipe=recipe, steps=steps, seed=seed)
     with open_store(store) as held:
-        (run,) = fitted([wanted], resolve("auto", "auto"), held)
-        with live_sweep([run]) as watch:
-            summary = conduct([run], held, folder=files_beside(held), watch=watch, keep_weights=keep_weights)
+
+        def done(runs: list[Run]) -> list[Run]:
+            planned = fitted(runs, resolve("auto", "auto"), held)
+            with live_sweep(planned) as watch:
+                summary = conduct(planned, held, folder=files_beside(held), watch=watch, keep_weights=keep_weights)
+            if summary.stopped:
+                typer.echo("headwise: stopped; the same command goes on from the checkpoint", err=True)
+                raise typer.Exit(130)
+            return planned
+
+        if len(rates) > 1:
+            rate = best_rate(done(at_rates(wanted, rates)), held)
+            wanted = wanted.replace(recipe=recipe.replace(learning_rate=rate))
+            typer.echo(f"learning rate {rate:g}, the best of {learning_rate} on validation", err=True)
+        (run,) = done([wanted])
         found = held.get(run.key)
-    if summary.stopped or found is None:
-        typer.echo("headwise: stopped; the same command goes on from the checkpoint", err=True)
-        raise typer.Exit(130)
+    assert found is not None
     _tell(run, found[1], as_json)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    from headwise.spec import SpecError
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise SpecError(f"cannot read '{text}' as learning rates; write 0.003, or 0.001,0.003,0.01") from None
 
 
 def _read(spec: str) -> "Run":

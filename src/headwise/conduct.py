@@ -1,5 +1,6 @@
 """A study from plan to verdict: price it, do the runs the store lacks, read the rows back, judge the claims."""
 
+import json
 import math
 import signal
 import time
@@ -14,7 +15,7 @@ from headwise.claims import Judgement, Row, judge
 from headwise.run import Execution, Run, RunResult
 from headwise.spec import SpecError
 from headwise.store import Store
-from headwise.studies import PRESETS, Study, rows
+from headwise.studies import PRESETS, Cell, Study, rows
 from headwise.sweep import Plan, Summary, Watch, make_plan, tokens, work
 
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
@@ -57,24 +58,52 @@ def resolve(device: str, precision: str) -> Execution:
     return Execution.model_validate({"device": device, "precision": precision})
 
 
-def fitted(runs: list[Run], execution: Execution, store: Store | None = None) -> list[Run]:
+def fitted(
+    runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
+) -> list[Run]:
     """The runs as they are planned here: as the store already holds them, else with the attention path that pays.
+
+    Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
 
     Kernels for small ranks take seconds to generate, so they are for runs with many scores to compute, on a machine
     where they can be generated and win a race.
     """
-    held = {_plain(run).key: run for run, _ in store.runs(status="done")} if store else {}
-    planned = [run.replace(execution=execution) for run in runs]
+    held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
+    planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
     pays = [_scores(run) >= SCORES_WORTH for run in planned]
     if any(pays) and _generated_wins():
         generated = execution.replace(path="generated")
         planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
-    return [held.get(_plain(run).key, run) for run in planned]
+    return [held.get(_identity(run), run) for run in planned]
 
 
-def _plain(run: Run) -> Run:
-    """The run with nothing resolved for a machine."""
-    return run.replace(execution=Execution())
+def _identity(run: Run) -> tuple[str, str]:
+    """Equal for runs that differ only in what was resolved for a machine."""
+    return run.cell_key, str(run.task.get("content", ""))
+
+
+def _with_data(run: Run, sources: dict[str, str]) -> Run:
+    """The run with the hash of its data and the sizes that a model must have for it."""
+    name = run.task["name"]
+    if run.task.get("content") or name.endswith(".py"):
+        return run
+    place = {"source": sources[name]} if name in sources else {}
+    found, facts = _read(json.dumps(run.task | place, sort_keys=True))
+    return run.replace(task=run.task | found, options=run.options.replace(**facts)) if found else run
+
+
+@cache
+def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What enters a run of a task that reads data: where it is, its hash, and the options that it decides."""
+    from headwise.options import FACTS
+    from headwise.tasks import DataTask, load
+
+    task = load(json.loads(spec)).resolved()
+    if not isinstance(task, DataTask):
+        return {}, {}
+    usual = task.default_options()
+    facts = {name: getattr(usual, name) for name in FACTS if getattr(usual, name)}
+    return {"source": task.source, "content": task.content}, facts
 
 
 def _scores(run: Run) -> int:
@@ -117,18 +146,50 @@ def _generated_wins() -> bool:
 
 def study_rows(study: Study, preset: str, store: Store) -> list[Row]:
     """What the store holds of a study's preset."""
-    cells = study.of(preset)
-    return rows(cells, results_of(store, {cell.run.key for cell in cells}))
+    trials = study.trials(preset)
+    cells = study.judged(preset, rows(trials, results_of(store, trials)))
+    return rows(cells, results_of(store, cells))
 
 
-def results_of(store: Store, keys: set[str]) -> dict[str, RunResult]:
-    """Results by the key a run has with nothing resolved for a machine: a GPU's row counts as well as a laptop's."""
-    found: dict[str, RunResult] = {}
-    for run, result in store.runs():
-        plain = _plain(run).key
-        if plain in keys and (plain not in found or plain == run.key):
-            found[plain] = result
-    return found
+def best_rate(trials: list[Run], store: Store) -> float:
+    """Of runs that differ in their learning rate, the rate with the least validation error."""
+    errors = {}
+    for run in trials:
+        held = store.get(run.key)
+        errors[run.recipe.learning_rate] = held[1].metrics.get("validation_error", math.inf) if held else math.inf
+    if min(errors.values()) == math.inf:
+        raise SpecError(f"no run with a learning rate of {', '.join(map(str, errors))} came to an end; try lower ones")
+    return min(errors, key=lambda rate: errors[rate])
+
+
+def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
+    """Results by the key of a cell: a GPU's row counts as well as a laptop's.
+
+    Rows on different data are never mixed: of a task's data sets, the one that most of the runs were done on counts,
+    and of several such the newest.
+    """
+    keys = {cell.run.cell_key for cell in cells}
+    found: dict[tuple[str, str], dict[str, RunResult]] = {}
+    for run, result in store.runs() if keys else ():
+        if run.cell_key in keys:
+            same = found.setdefault((run.task["name"], str(run.task.get("content", ""))), {})
+            if run.cell_key not in same or run.execution == Execution():
+                same[run.cell_key] = result
+    largest: dict[str, dict[str, RunResult]] = {}
+    for (task, _), same in found.items():
+        largest[task] = max(same, largest.get(task, {}), key=len)
+    return {key: result for same in largest.values() for key, result in same.items()}
+
+
+def stages(
+    study: Study, preset: str, store: Store, execution: Execution, sources: dict[str, str]
+) -> Iterator[list[Run]]:
+    """A study's runs as they are planned here: trials of learning rates, then the grid they decide."""
+    trials = study.trials(preset)
+    if trials:
+        yield fitted([cell.run for cell in trials], execution, store, sources)
+    cells = study.judged(preset, rows(trials, results_of(store, trials)))
+    yield fitted([cell.run for cell in cells], execution, store, sources)
 
 
 def judge_all(study: Study, store: Store) -> list[Judgement]:

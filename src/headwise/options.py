@@ -13,6 +13,7 @@ from headwise.spec import Spec, SpecError
 
 Family = Literal["encoder", "decoder", "vit", "bert"]
 Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit", "none"]
+FACTS = ("vocab", "context", "image", "patch", "channels", "classes")  # options that data may decide
 Activation = Literal["relu", "relu2", "gelu", "gelu-tanh", "silu"]
 
 

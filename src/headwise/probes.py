@@ -11,6 +11,8 @@ by side (tokens × H·V), and a(x) = A Oᵀ what it adds to the residual stream.
 | `qk-stable-rank`, `vo-stable-rank` | the same as Σσ² / max σ² | 1 |
 | `qk-participation-rank`, `vo-participation-rank` | the same as (Σσ²)² / Σσ⁴ | 1 |
 | `qk-condition`, `vo-condition` | condition number of a head's QᵀK and OV within the rank they can have | 1 |
+| `qk-identity-angle` | degrees between a head's QᵀK and the identity: 0 for a multiple of I, 180 for one of −I | 1 |
+| `qk-norm` | Frobenius norm of a head's QᵀK over √width, the factor where it is a multiple of ±I | 1 |
 | `input-weight-condition`, `output-weight-condition` | of the query, key and value projections; of O | 1 |
 | `heads-condition` | of A | 8 |
 | `centred-heads-condition` | of A without its mean over tokens | 8 |
@@ -191,6 +193,22 @@ def _head_condition(pair: str) -> Probe:
     return Probe(lambda call: _typical(condition_of(_head_values(call, pair))), samples=1)
 
 
+def _qk_norms(call: Call) -> Tensor:
+    """(H): Frobenius norms."""
+    return _head_values(call, "qk").square().sum(-1).sqrt()
+
+
+def _identity_angle(call: Call) -> float:
+    """Mean over heads: the cosine is trace(QᵀK) over both norms. A head of rank r gets no nearer than √(r / width)."""
+    query, key, _, _ = call.layer.head_weights()
+    cosines = (query * key).sum((-1, -2)) / (_qk_norms(call) * query.shape[-1] ** 0.5)
+    return float(cosines.clamp(-1, 1).acos().rad2deg().mean())
+
+
+def _qk_norm(call: Call) -> float:
+    return float(_qk_norms(call).mean()) / call.layer.shape.width**0.5
+
+
 def _input_weights(call: Call) -> float:
     return _typical(torch.stack([condition_number(weight) for weight, _ in call.layer.input_parts()]))
 
@@ -223,6 +241,8 @@ PROBES: dict[str, Probe] = {
     "vo-participation-rank": _rank("vo", "participation"),
     "qk-condition": _head_condition("qk"),
     "vo-condition": _head_condition("vo"),
+    "qk-identity-angle": Probe(_identity_angle, samples=1),
+    "qk-norm": Probe(_qk_norm, samples=1),
     "input-weight-condition": Probe(_input_weights, samples=1),
     "output-weight-condition": Probe(_output_weight, samples=1),
     "heads-condition": _matrix_condition("heads"),

@@ -51,6 +51,12 @@ def blank() -> Record:
     return encode(run, RunResult(run.key, "failed"), HERE)
 
 
+@lru_cache(maxsize=16384)
+def _run(spec: str) -> Run:
+    """Read once: a ledger asks every study for every run, and to check a spec takes longer than to read it."""
+    return Run(**json.loads(spec))
+
+
 def decode(record: Record) -> Pair:
     """The run and its result. The stored key stays the key, also where this version would give the spec another."""
     try:
@@ -61,7 +67,7 @@ def decode(record: Record) -> Pair:
         values["metrics"] = {name: float(value) for name, value in json.loads(record["metrics"]).items()}
         for field in POINTS.values():
             values[field] = [(int(step), str(name), float(value)) for step, name, value in json.loads(values[field])]
-        return Run(**json.loads(record["spec"])), RunResult(**values)
+        return _run(record["spec"]), RunResult(**values)
     except (ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"run {record['key']} cannot be read by this version of headwise: {error}") from None
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from headwise.options import ModelOptions
+from headwise.options import FACTS, ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import Spec, SpecError
 
@@ -28,6 +28,8 @@ ProbeName = Literal[
     "vo-participation-rank",
     "qk-condition",
     "vo-condition",
+    "qk-identity-angle",
+    "qk-norm",
     "input-weight-condition",
     "output-weight-condition",
     "heads-condition",
@@ -121,9 +123,20 @@ class Run(Spec):
         Fields at their default are left out of the hash, so that a field added later leaves known keys alone. So are
         the places of files whose content is hashed: the same data elsewhere is the same run.
         """
-        spec = self.model_dump(exclude_defaults=True) | {"task": _without_places(self.task), "numerics": NUMERICS}
-        text = json.dumps(spec, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _hash(self.model_dump(exclude_defaults=True) | {"task": _without_places(self.task)})
+
+    @cached_property
+    def cell_key(self) -> str:
+        """A hash of what a study asks for: the run without what was resolved for a machine or read off the data."""
+        spec = self.model_dump(exclude={"execution"}, exclude_defaults=True)
+        asked = {name: value for name, value in self.task.items() if name not in ("source", "content")}
+        options = {name: value for name, value in spec.get("options", {}).items() if name not in FACTS}
+        return _hash(spec | {"task": asked, "options": options})
+
+
+def _hash(spec: dict[str, Any]) -> str:
+    text = json.dumps(spec | {"numerics": NUMERICS}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _without_places(task: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class _Progress:
 
     step: int = 0
     bad_steps: int = 0
+    losses: float = 0.0  # their sum since the last evaluation, and how many they are
+    summed: int = 0
     seconds: float = 0.0
     curve: list[tuple[int, str, float]] = field(default_factory=list)
     probes: list[tuple[int, str, float]] = field(default_factory=list)
@@ -106,7 +108,7 @@ def _train(
     message = ""
     while progress.step < run.steps:
         loss = _step(run, task, forward, optimizer, progress.step, workers)
-        progress.step += 1
+        progress.step, progress.losses, progress.summed = progress.step + 1, progress.losses + loss, progress.summed + 1
         message = _diverged(loss, trivial, progress)
         if message:
             break
@@ -241,6 +243,9 @@ def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) 
 
 def _evaluate(run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: _Progress, loss: float) -> None:
     progress.curve.append((progress.step, "loss", loss))
+    if progress.summed:
+        progress.curve.append((progress.step, "mean_loss", progress.losses / progress.summed))
+        progress.losses, progress.summed = 0.0, 0
     samples = min(VALIDATION_SAMPLES, task.samples("validation") or VALIDATION_SAMPLES)
     for name, value in evaluate(task, forward, run, "validation", samples).items():
         progress.curve.append((progress.step, name, value))
@@ -262,7 +267,12 @@ def _result(
     metrics = {} if message else evaluate(task, forward, run, "test", task.samples("test") or TEST_SAMPLES)
     metrics |= progress.known
     metrics |= {name: value for step, name, value in progress.probes if step == progress.step}
-    metrics["trivial_error"] = task.trivial_error()
+    last = {name: value for step, name, value in progress.curve if step == progress.step}
+    means = [value for _, name, value in progress.curve if name == "mean_loss"]
+    metrics |= {"least_mean_loss": min(means)} if means else {}
+    metrics |= {"trivial_error": task.trivial_error()} | (
+        {"validation_error": last["error"]} if "error" in last else {}
+    )
     samples = progress.step * run.recipe.batch
     digest = ""
     if keep_weights and not message:

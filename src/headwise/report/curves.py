@@ -65,3 +65,32 @@ def curves(
     key = "points: measured, bars the range of the seeds; dashed: theory; hollow: published"
     heading = alt.TitleParams(title, subtitle=[*notes, key])
     return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
+
+
+COSTS = {
+    "parameters": "parameters",
+    "flops": "training FLOPs",
+    "seconds": "training seconds",
+    "kv_bytes_per_token": "cache bytes a token",
+}
+
+
+def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], error: str = "error") -> Any:
+    """Error against each cost in which arms differ, a panel each; an arm is a colour. Equal costs are said in words."""
+    arms: dict[Any, list[Row]] = {}
+    for row in rows:
+        arms.setdefault(row.cell[series], []).append(row)
+    points: list[Point] = []
+    equal = []
+    for cost, name in COSTS.items():
+        at = {arm: mean(row.metrics[cost] for row in found) for arm, found in arms.items()}
+        if len(set(at.values())) == 1 and cost != "seconds":
+            equal.append(f"{name} {next(iter(at.values())):,.0f}")
+            continue
+        for arm, found in arms.items():
+            errors = [row.metrics["error"] for row in found]
+            spread: Point = {"y": mean(errors), "low": min(errors), "high": max(errors), "kind": "measured"}
+            label = str(arm) if isinstance(arm, str) else f"{series}: {arm}"
+            points.append({"x": at[arm], "series": label, "panel": f"against {name}", **spread})
+    told = [f"equal for all: {', '.join(equal)}"] if equal else []
+    return curves(points, title, [*notes, *told], "cost", error, log_x=False, log_y=False)

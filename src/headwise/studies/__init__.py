@@ -1,21 +1,26 @@
 """Studies: one short file each, found by its name. A study says which runs, which chart and which claims; no more.
 
 Presets are data: `smoke` takes seconds and decides nothing, `laptop` minutes on two cores, `paper` is the published
-configuration.
+configuration. A preset with `rates` tunes: every place of the grid is tried at each of these learning rates with a seed
+that is not judged, and the judged runs take the rate whose validation error was the least.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from headwise.claims import Claim, Row
+from headwise.claims import Claim, Row, cell
+from headwise.cost import cached_per_token
 from headwise.run import Run, RunResult
 from headwise.spec import SpecError
 from headwise.theory.needs import needed
 
 PRESETS = ("paper", "laptop", "smoke")  # the first that has rows decides
+TRIAL_SEED = 1000  # no preset has so many seeds
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Cell:
     run: Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two studies are never equal, so that one can be the key of a cache
 class Study:
     """What `headwise study` works with; `about` is the file's own docstring."""
 
@@ -38,10 +43,42 @@ class Study:
     claims: tuple[Claim, ...]
     keep_weights: bool = False
 
+    @cache  # noqa: B019 (studies live as long as the program)
     def of(self, preset: str) -> list[Cell]:
         if preset not in self.presets:
             raise SpecError(f"{self.name} has no preset '{preset}'; there are {', '.join(self.presets)}")
         return self.cells(self.presets[preset])
+
+    def trials(self, preset: str) -> list[Cell]:
+        """What the choice of learning rates needs; nothing where a preset has no `rates`."""
+        cells, rates = self.of(preset), self.presets[preset].get("rates", ())
+        return [
+            Cell({**at.place, "trial": run.recipe.learning_rate}, run)
+            for at in cells
+            if at.run.seed == 0
+            for run in at_rates(at.run, rates)
+        ]
+
+    def judged(self, preset: str, trials: list[Row]) -> list[Cell]:
+        """The grid, with the rate that trials chose; without the places whose trials are not all done."""
+        rates = self.presets[preset].get("rates", ())
+        if not rates:
+            return self.of(preset)
+        found = []
+        for at in self.of(preset):
+            tried = {row.cell["trial"]: row.metrics["validation_error"] for row in cell(trials, **at.place)}
+            if len(tried) == len(rates):
+                found.append(Cell(at.place, _at_rate(at.run, min(tried, key=lambda rate: tried[rate]))))
+        return found
+
+
+def at_rates(run: Run, rates: Iterable[float]) -> list[Run]:
+    """Trials of learning rates, each a whole schedule, with a seed that is judged nowhere."""
+    return [_at_rate(run, rate).replace(seed=TRIAL_SEED) for rate in rates]
+
+
+def _at_rate(run: Run, rate: float) -> Run:
+    return run.replace(recipe=run.recipe.replace(learning_rate=rate))
 
 
 def constructed(begin: dict[str, Any], dim: int, heads: int = 1, rank: int = 1, seed: int = 0) -> Run:
@@ -51,14 +88,22 @@ def constructed(begin: dict[str, Any], dim: int, heads: int = 1, rank: int = 1, 
 
 
 def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:
-    """The finished runs among the cells, as claims and charts read them."""
+    """The finished runs among the cells, as claims and charts read them; a trial that diverged has an endless error."""
     found = []
-    for cell in cells:
-        result = results.get(cell.run.key)
+    for at in cells:
+        result = results.get(at.run.cell_key)
         if result is not None and result.status == "done":
-            sizes = {"parameters": float(result.parameters), "heads": float(cell.run.model_shape.layers[0].heads)}
-            found.append(Row(cell.place, cell.run.seed, {**result.metrics, **sizes}, cell.run.key))
+            found.append(Row(at.place, at.run.seed, {**result.metrics, **_facts(at.run, result)}, result.key))
+        elif result is not None and result.status == "diverged" and "trial" in at.place:
+            found.append(Row(at.place, at.run.seed, {"validation_error": math.inf}, result.key))
     return found
+
+
+def _facts(run: Run, result: RunResult) -> dict[str, float]:
+    """What a run cost and was given, beside its metrics."""
+    sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
+    spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
+    return {**sizes, **spent, "kv_bytes_per_token": 2.0 * cached_per_token(run.model_shape)}  # at 16 bits
 
 
 def names() -> list[str]:

@@ -13,10 +13,11 @@ from headwise.claims import Claim, Comparison, Row, below, cell, compare, each
 from headwise.studies import Cell, Study, constructed
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"grid": [(4, 2, 11), (4, 2, 101), (4, 4, 101)], "seeds": 3},
+    "smoke": {"grid": [(4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3)]},  # (dim, points, heads, seeds)
     "laptop": {
-        "grid": [(d, 2, h) for d in (8, 32) for h in (101, 1001, 4001)] + [(32, n, 1001) for n in (4, 8)],
-        "seeds": 3,
+        "grid": [(8, 2, heads, 8) for heads in (101, 1001, 4001)]  # near the bound: a quarter below it must be seen
+        + [(32, 2, heads, 3) for heads in (101, 1001, 4001)]
+        + [(32, points, 1001, 3) for points in (4, 8)]
     },
 }
 
@@ -27,8 +28,8 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
             {"dim": dim, "points": points, "heads": heads},
             constructed({"name": "majority-vote", "points": points}, dim, heads, seed=seed),
         )
-        for dim, points, heads in preset["grid"]
-        for seed in range(preset["seeds"])
+        for dim, points, heads, seeds in preset["grid"]
+        for seed in range(seeds)
     ]
 
 

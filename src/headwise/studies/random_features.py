@@ -17,7 +17,7 @@ from headwise.studies import Cell, Study, constructed
 SOUND = (16, 32, 64)  # dimensions whose published curve is right
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {"dims": (16,), "heads": 16, "seeds": 3},
-    "laptop": {"dims": (8, 16, 32, 64), "heads": 2048, "seeds": 3},
+    "laptop": {"dims": (8, 16, 32, 64), "heads": 1024, "seeds": 3},
     "paper": {"dims": (8, 16, 32, 64), "heads": 16384, "seeds": 3},
 }
 

@@ -53,6 +53,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "seeds": 3,
         "grid": [(1, 1, LAPTOP_RANKS), (1, 8, (16, 8)), (1, 64, (8,)), (2, 1, (16, 8, 4, 1))],
     },
+    "published-size": {  # the paper's models, a tenth of its steps
+        "dim": 64,
+        "points": 16,
+        "mlp": 2048,
+        "steps": 10_000,
+        "warm_up": 0.05,
+        "batch": 256,
+        "seeds": 2,
+        "grid": [(1, 1, (64, 32, 16, 8, 1))],
+    },
     "paper": {
         "dim": 64,
         "points": 16,
@@ -70,7 +80,7 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
     return [
         Cell(
             {"dim": preset["dim"], "rank": rank, "multiplier": multiplier, "depth": depth},
-            _run(preset, depth, multiplier, rank, seed),
+            run_of(preset, depth, multiplier, rank, seed),
         )
         for depth, multiplier, ranks in preset["grid"]
         for rank in ranks
@@ -78,25 +88,73 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _run(preset: dict[str, Any], depth: int, multiplier: int, rank: int, seed: int) -> Run:
+def sizes(preset: str) -> dict[str, Any]:
+    """A preset without its grid, for studies that have another on the same models; their smoke is smaller still."""
+    quick = {"steps": 6, "batch": 512, "evaluations": 1, "seeds": 2} if preset == "smoke" else {}
+    return {name: value for name, value in PRESETS[preset].items() if name != "grid"} | quick
+
+
+def run_of(
+    preset: dict[str, Any],
+    depth: int,
+    multiplier: int,
+    rank: int,
+    seed: int,
+    *,
+    task: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Run:
+    """A cell's run, for every study of this task; the defaults of the paper, but for what is given.
+
+    As many heads as it takes for their values to fill the width, where the rank does not divide it.
+    """
     dim = preset["dim"]
-    shape = ModelShape(width=dim, heads=multiplier * dim // rank, qk_rank=rank, depth=depth, mlp=preset["mlp"])
-    options = options_preset("encoder", init="torch", output_scale=1 / multiplier)
-    parts = fitting_micro_batches(shape, options, preset["points"], preset["batch"])
+    given = {"name": "nearest-neighbor", "dim": dim, "points": preset["points"], **(task or {})}
+    width = dim * (2 if given.get("positions") == "concatenated" else 1) + given.get("notes", 0)
+    heads = -(-multiplier * width // rank)
+    shape = ModelShape(width=width, heads=heads, qk_rank=rank, depth=depth, mlp=preset["mlp"])
+    model = options_preset("encoder", **{"init": "torch", "output_scale": 1 / multiplier} | (options or {}))
     return Run(
-        task={"name": "nearest-neighbor", "dim": dim, "points": preset["points"]},
+        task=given,
         shape=str(shape),
-        options=options,
+        options=model,
         recipe=Recipe(
-            learning_rate=0.01,
+            learning_rate=preset.get("learning_rate", 0.01),
             betas=(0.9, 0.95),
             warm_up=preset["warm_up"],
             batch=preset["batch"],
-            micro_batches=parts,
+            micro_batches=fitting_micro_batches(shape, model, preset["points"], preset["batch"]),
         ),
         steps=preset["steps"],
         seed=seed,
+        **{"evaluations": preset["evaluations"]} if "evaluations" in preset else {},
+        **changes,
     )
+
+
+Arms = tuple[list[Row], list[Row]]
+
+
+def half_and_full(rows: list[Row], **place: Any) -> Arms:
+    """The rows of a place at half and at full rank."""
+    full = _full(rows)
+    return cell(rows, rank=full // 2, **place), cell(rows, rank=full, **place)
+
+
+def compare_effects(
+    what: str,
+    one: Arms,
+    other: Arms,
+    threshold: float,
+    published: float | None = None,
+) -> Comparison:
+    """One ratio of errors over another, seed by seed: whether an effect is larger here than there."""
+    tables = [{row.seed: row for row in rows} for rows in (*one, *other)]
+    seeds = sorted(set.intersection(*(set(table) for table in tables)))
+    errors = [[table[seed].metrics["error"] for table in tables] for seed in seeds]
+    ratios = tuple(a / b / (c / d) for a, b, c, d in errors)
+    return Comparison(what, ratios, threshold, tuple(table[seed].key for seed in seeds for table in tables), published)
 
 
 def _full(rows: list[Row]) -> int:

@@ -55,6 +55,9 @@ class Summary:
     def as_dict(self) -> dict[str, int]:
         return dict(vars(self))
 
+    def __add__(self, other: "Summary") -> "Summary":
+        return Summary(**{name: count + getattr(other, name) for name, count in vars(self).items()})
+
 
 @dataclass
 class Watch:
@@ -100,7 +103,7 @@ def memory(run: Run) -> int:
 def tokens(run: Run) -> int:
     """A guess from the task's fields, for queues and progress bars: the task itself would need torch."""
     task = run.task
-    return int(task.get("tokens") or task.get("points") or task.get("context") or 128)
+    return int(task.get("tokens") or task.get("points") or task.get("context") or task.get("length") or 128)
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

@@ -7,6 +7,8 @@ sum of such biased searches: between two orthogonal points, the answer changes `
 to the other. Error is the mean squared distance to the label, so that predicting 0 has error exactly 1.
 
 A token may have more columns than its point: tags that say which point it is, room for notes, and room for the answer.
+With `positions` every token also learns where it stands in the set, which the answer never depends on: a vector added
+to its point, or as many columns more. With `replay` training batches come round again.
 """
 
 import math
@@ -44,6 +46,10 @@ class NearestNeighbor(Task):
     answer: Literal["in-place", "apart"] = Field(
         default="in-place", description="read from the point's own columns, or from as many more, of zeros"
     )
+    positions: Literal["none", "added", "concatenated"] = Field(
+        default="none", description="learned vectors for places in the set: on the point, or as columns more"
+    )
+    replay: int = Field(default=0, ge=0, description="training batches that come round again; 0: each is new")
 
     @model_validator(mode="after")
     def _check(self) -> "NearestNeighbor":
@@ -55,6 +61,8 @@ class NearestNeighbor(Task):
             raise SpecError(f"antipodal points come in pairs, but {self.points} is odd; use {self.points + 1}")
         if self.bias and self.queries == "self":
             raise SpecError("a bias needs separate queries: in self-search no point is the first")
+        if self.positions != "none" and (self.queries != "self" or self.width != self.dim):
+            raise SpecError("positions are for self-search without tags, notes or room for the answer; leave these out")
         if self.target == "oscillating":
             if (self.points, self.layout, self.queries, self.bias) != (2, "orthogonal", "separate", 0.0):
                 raise SpecError(
@@ -74,6 +82,8 @@ class NearestNeighbor(Task):
         return self.points + (self.queries == "separate")
 
     def draw(self, seed: int, stream: Stream, index: int, batch: int, device: str = "cpu") -> Batch:
+        if self.replay and stream == "train":
+            index %= self.replay
         draw = Draw(seed, stream, index, device)
         points = self._points(draw, batch)
         if self.queries == "self":
@@ -116,13 +126,16 @@ class NearestNeighbor(Task):
         return draw.sphere(batch, self.points, self.dim)
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
-        if shape.width != self.width:
-            fixed = f"w{self.width}-h1"
-            more = f" with {self.width - self.dim} columns more" if self.width > self.dim else ""
+        width = self.width + (self.dim if self.positions == "concatenated" else 0)
+        if shape.width != width:
+            fixed = f"w{width}-h1"
+            more = f" with {width - self.dim} columns more" if width > self.dim else ""
             raise ShapeError(
-                f"points of {self.dim} dimensions{more} need width {self.width}, not {shape.width}", lambda: [fixed]
+                f"points of {self.dim} dimensions{more} need width {width}, not {shape.width}", lambda: [fixed]
             )
         body = Encoder(shape, options)
+        if self.positions != "none":
+            return _Placed(body, self.points, self.dim, self.positions == "concatenated")
         return body if self.queries == "self" else _Ask(body, self.points if self.bias and not self.tags else 0)
 
     def default_options(self) -> ModelOptions:
@@ -140,6 +153,20 @@ class NearestNeighbor(Task):
 
     def trivial_error(self) -> float:
         return _trivial_error(self)
+
+
+class _Placed(nn.Module):
+    """An encoder whose tokens know their places: a learned vector for each, begun as the rank paper begins them."""
+
+    def __init__(self, body: Encoder, points: int, dim: int, concatenated: bool) -> None:
+        super().__init__()
+        self.body, self.concatenated = body, concatenated
+        self.places = nn.Parameter(torch.empty(points, dim).uniform_(-1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, self.places.expand_as(x)], dim=-1) if self.concatenated else x + self.places
+        output: Tensor = self.body(x)
+        return output
 
 
 class _Ask(nn.Module):

@@ -1,0 +1,277 @@
+"""One page of everything: the ledger, then a section a study. A single file that loads nothing from anywhere.
+
+The template escapes whatever it is given, so that HTML in a run's task or message is text. Charts are SVG in image
+elements: they run no scripts and their names cannot meet each other's. A policy in the page's head forbids the rest.
+"""
+
+import base64
+import hashlib
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, get_args
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.text import Text
+
+from headwise.certify import Checked
+from headwise.claims import LEVEL, SOURCES, Judgement, Row, Verdict, place
+from headwise.report.ledger import _numbers, certificate
+from headwise.report.tables import short
+from headwise.run import Run, RunResult
+from headwise.spec import SpecError
+
+MOST_METRICS = 8  # columns of a table; a model of many layers has hundreds
+MOST_FAILURES = 10
+ROOM = {
+    "left": 5,
+    "top": 5,
+    "bottom": 5,
+    "right": 60,
+}  # a reader's letters may be wider than those it was measured with
+
+
+@dataclass(frozen=True)
+class Part:
+    """One preset of a study: how many runs it plans, how those that ended did, and the chart of the finished ones."""
+
+    preset: str
+    planned: int
+    ended: list[tuple[Run, RunResult]]
+    rows: list[Row]
+    chart: Any | None
+
+    @property
+    def done(self) -> int:
+        return sum(result.status == "done" for _, result in self.ended)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study as the page shows it: the part that decides its claims first, others that have runs after it."""
+
+    name: str
+    about: str
+    judgements: list[Judgement]
+    parts: list[Part]
+
+
+def write(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
+    """Write `index.html` into a folder and say where it is; an earlier page stays until the new one is whole."""
+    page, text = folder / "index.html", render(sections, checked, origin)
+    partial = page.with_name(".index.html.partial")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(page)
+    except OSError as error:
+        raise SpecError(f"cannot write {page}: {error}; choose another folder with --out") from None
+    return page.resolve()
+
+
+def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
+    """The page as text; `origin` says where its runs were read."""
+    import headwise
+
+    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=place)
+    ordered = sorted(sections, key=lambda section: min(map(place, section.judgements)))
+    own = {"style": _file("page.css"), "script": _file("page.js")}
+    templates = Environment(
+        loader=PackageLoader("headwise", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html").render(
+        **own,
+        policy="; ".join(
+            ["default-src 'none'", "img-src data:", *(f"{k}-src '{_hash(text)}'" for k, text in own.items())]
+        ),
+        claims=[_claim(judgement) for judgement in judgements],
+        verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
+        sources={letter: (told, sum(_source(j) == letter for j in judgements)) for letter, told in SOURCES.items()},
+        sections=[_section(section) for section in ordered],
+        certificate=" ".join(Text.from_markup(str(line)).plain for line in certificate(checked)),
+        violated=any(run.violates for run in checked),
+        origin=origin,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=headwise.__version__,
+        level=f"{LEVEL:.0%}".replace("%", " %"),
+    )
+
+
+def _file(name: str) -> Markup:
+    """A file of this folder, as it stands: it is ours."""
+    return Markup(files("headwise.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _hash(text: str) -> str:
+    """What the browser compares an inline style or script with before it obeys it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# ---- claims --------------------------------------------------------------------------------------------------------
+
+
+def _source(judgement: Judgement) -> str:
+    return judgement.claim.id[0]
+
+
+def _claim(judgement: Judgement) -> dict[str, Any]:
+    claim, compared = judgement.claim, judgement.comparison
+    known = not math.isnan(judgement.estimate)
+    high = f"{judgement.high:.3g}" if math.isfinite(judgement.high) else "any"
+    return {
+        "id": claim.id,
+        "claim": claim.claim,
+        "from": claim.source,
+        "source": _source(judgement),
+        "study": claim.study,
+        "verdict": judgement.verdict,
+        "what": compared.what,
+        "estimate": f"{judgement.estimate:.3g}" if known else "",
+        "interval": "exact" if compared.exact else f"{judgement.low:.3g} to {high}" if known else "",
+        "above": f"{compared.above:g}" if known else "",
+        "published": f"{compared.published:.3g}" if compared.published else "",
+        "numbers": _numbers(judgement),
+        "settle": judgement.settle,
+    }
+
+
+# ---- studies -------------------------------------------------------------------------------------------------------
+
+
+def _section(section: Section) -> dict[str, Any]:
+    lead, _, rest = section.about.strip().partition("\n")
+    return {
+        "name": section.name,
+        "lead": lead,
+        "about": rest.strip(),
+        "claims": [_claim(judgement) for judgement in section.judgements],
+        "parts": [_part(section.name, part) for part in section.parts],
+    }
+
+
+def _part(study: str, part: Part) -> dict[str, Any]:
+    bad = [(run, result) for run, result in part.ended if result.status != "done"]
+    return {
+        "preset": part.preset,
+        "planned": part.planned,
+        "rows": len(part.rows),
+        "chart": _picture(part.chart) if part.chart is not None else "",
+        "table": _table(part) if part.rows else None,
+        "budget": _budget(part),
+        "bad": [_failure(run, result) for run, result in bad[:MOST_FAILURES]],
+        "more_bad": len(bad[MOST_FAILURES:]),
+        "command": f"headwise study run {study} --preset {part.preset}",
+    }
+
+
+def _picture(chart: Any) -> str:
+    """The chart as the address of an image that holds it."""
+    svg = io.StringIO()
+    chart.properties(padding=ROOM).save(svg, format="svg")
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.getvalue().encode()).decode()
+
+
+def _failure(run: Run, result: RunResult) -> dict[str, Any]:
+    told = next(reversed(result.message.strip().splitlines()), "")
+    return {"key": result.key, "status": result.status, "task": run.task["name"], "shape": run.shape, "why": told}
+
+
+def _budget(part: Part) -> dict[str, str]:
+    """What the runs cost, and where they were done."""
+    results = [result for _, result in part.ended]
+    done = f"{part.done} of {part.planned} done"
+    if not results:
+        return {"runs": done if part.planned else "none: it is computed"}
+    machines = dict.fromkeys(_machine(result.environment) for result in results)
+    return {
+        "runs": done,
+        "training": short(sum(result.flops for result in results), "FLOP"),
+        "training time": f"{_duration(sum(result.seconds for result in results))}, summed over runs",
+        "machine": "; ".join(machine for machine in machines if machine) or "not recorded",
+    }
+
+
+def _machine(environment: dict[str, str]) -> str:
+    kind = environment.get("cuda") or environment.get("processor", "")
+    cores = f"{environment['cores']} cores" if "cores" in environment else ""
+    versions = [f"{name} {environment[name]}" for name in ("torch", "headwise") if name in environment]
+    return ", ".join(word for word in (kind, cores, environment.get("system", ""), *versions) if word)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+# ---- the table of cells --------------------------------------------------------------------------------------------
+
+
+def _table(part: Part) -> dict[str, Any]:
+    """A line a place of the grid: its seeds, the first metrics, and what the runs cost; what never differs, apart."""
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in part.rows:
+        places.setdefault(tuple(row.cell.items()), []).append(row)
+    names = _union(row.cell for row in part.rows)
+    metrics = _union(result.metrics for _, result in part.ended)
+    costs = [name for name in _union(row.metrics for row in part.rows) if name not in (*names, *metrics)]
+    columns = {
+        name: [
+            _mean([row.metrics[name] for row in seeds if name in row.metrics], name in metrics)
+            for seeds in places.values()
+        ]
+        for name in [*metrics[:MOST_METRICS], *costs]
+    }
+    same = [name for name, column in columns.items() if len(set(column)) == 1 < len(column)]
+    shown = [name for name in columns if name not in same]
+    return {
+        "places": names,
+        "columns": shown,
+        "lines": [
+            {
+                "place": [_plain(dict(place).get(name, "")) for name in names],
+                "seeds": len(seeds),
+                "numbers": [columns[name][line] for name in shown],
+            }
+            for line, (place, seeds) in enumerate(places.items())
+        ],
+        "same": ", ".join(f"{name} {columns[name][0][0]}" for name in same),
+        "left_out": metrics[MOST_METRICS:],
+    }
+
+
+def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Every name, as they first appear."""
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def _mean(values: list[float], judged: bool) -> tuple[str, str]:
+    """The mean of the seeds, as charts show it; of what is judged also Student's interval, where the seeds differ."""
+    if not all(map(math.isfinite, values)):
+        return "not finite", ""
+    if len(set(values)) < 2 or not judged:
+        return (_plain(mean(values)) if values else ""), ""
+    from scipy.special import stdtrit  # the t quantile, without the weight of scipy.stats
+
+    half = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2)) * stdev(values) / math.sqrt(len(values))
+    return _plain(mean(values)), f"{_plain(mean(values) - half)} to {_plain(mean(values) + half)}"
+
+
+def _plain(value: Any) -> str:
+    """Whole numbers in full while they can be read, others with four digits, anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if abs(value) >= 1e9:
+        return short(value)
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,75 @@
+"""Asymmetric heads: is a higher rank worth more in queries and keys, or in values?
+
+Source: the note on what the rank paper means for nanochat, point 2.
+Claims: N2.
+Task: the next byte of text, by a nanochat-style decoder.
+Grid: arms of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it; or
+one is raised by half at the cost of the other. Each arm has its own learning rate, chosen on validation with a seed
+that is not judged.
+Command: headwise study run asymmetric --preset laptop
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.head_size import PRESETS as HEAD_SIZES
+from headwise.studies.head_size import text_run
+
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {key: value for key, value in settings.items() if key != "heads"} | {"heads": heads}
+    for (name, settings), heads in zip(HEAD_SIZES.items(), (2, 4, 14), strict=True)
+}
+
+
+def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
+    """The usual shape and four others with its number of parameters."""
+    usual = ModelShape(width=width, heads=heads, depth=depth)
+    rank, mlp = usual.layers[0].qk_rank, usual.mlps[0]
+    paid = mlp - heads * rank  # a product in and one out, for one rank doubled
+    half = rank // 2
+    changes = {
+        "usual": {},
+        "query/key rank doubled": {"qk_rank": 2 * rank, "v_rank": rank, "mlp": paid},
+        "value rank doubled": {"qk_rank": rank, "v_rank": 2 * rank, "mlp": paid},
+        "query/key rank for value rank": {"qk_rank": rank + half, "v_rank": rank - half},
+        "value rank for query/key rank": {"qk_rank": rank - half, "v_rank": rank + half},
+    }
+    return {
+        name: ModelShape(**{"width": width, "heads": heads, "depth": depth, "mlp": mlp, **change})
+        for name, change in changes.items()
+    }
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = arms(preset["width"], preset["heads"], preset["depth"])
+    return [
+        Cell({"arm": name}, text_run(preset, shape, seed))
+        for name, shape in found.items()
+        for seed in range(preset["seeds"])
+    ]
+
+
+def queries_and_keys(rows: list[Row]) -> list[Comparison]:
+    """N2: doubling the query/key rank gains over the usual shape, and more than doubling the value rank."""
+    gained = cell(rows, arm="query/key rank doubled")
+    return [
+        compare("bits a byte of the usual shape over those with a doubled query/key rank",
+                cell(rows, arm="usual"), gained, 1.0),
+        compare("bits a byte with a doubled value rank over those with a doubled query/key rank",
+                cell(rows, arm="value rank doubled"), gained, 1.0),
+    ]  # fmt: skip
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import frontier
+
+    used = PRESETS[preset]
+    told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps; "
+    told += "equal parameters, learning rate of each arm chosen on validation"
+    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits a byte")
+
+
+CLAIMS = (Claim("N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys),)
+STUDY = Study("asymmetric", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,102 @@
+"""Compensation: what does attention do in the deeper models of low rank that recover some of the error?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 1; a question it
+leaves.
+Claims: Q16.
+Task: rank-cliff's models with probes: sharpness and entropy of attention, effective rank of QKᵀ, layer by layer.
+Grid: rank × depth. Published learning rate.
+Power: probes of layers over each other differ between two pilot seeds by 1 %, so that a ratio of 1.05 is seen. What the
+pilots showed (sharpness 1.3, entropy 1.6 from layer to layer) is how the directions to be judged were chosen.
+Command: headwise study run compensation --preset laptop (2 minutes on two cores)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare, each
+from headwise.run import ProbeName
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import run_of, sizes
+
+PROBES: tuple[ProbeName, ...] = ("sharpness", "attention-entropy", "qk-rank", "qk-identity-angle", "qk-norm")
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {**sizes(name), "depths": depths, "ranks": ranks}
+    for name, depths, ranks in (
+        ("smoke", (1, 2), (8, 4)),
+        ("laptop", (1, 2), (16, 8, 4)),
+        ("paper", (1, 3, 5), (64, 32, 16, 8)),
+    )
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": preset["dim"], "rank": rank, "depth": depth},
+            run_of(preset, depth, 1, rank, seed, probes=PROBES),
+        )
+        for depth in preset["depths"]
+        for rank in preset["ranks"]
+        for seed in range(preset["seeds"])
+    ]
+
+
+def by_depth(rows: list[Row]) -> list[Comparison]:
+    """Q16: depth helps half the rank: its first layer spreads attention, its last picks, and all use all their rank."""
+    half = int(rows[0].cell["dim"]) // 2
+    deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
+    shallow, deeper = (cell(rows, rank=half, depth=depth) for depth in (1, deep))
+    told = f"rank {half}, {deep} layers"
+    return [
+        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
+        each(f"sharpness of the last layer over that of the first, {told}", deeper, _over("sharpness", -1, 0), 1.1),
+        each(
+            f"entropy of the first layer over that of the last, {told}", deeper, _over("attention-entropy", 0, -1), 1.1
+        ),
+        each(f"least effective rank of QKᵀ among layers over {half}, {told}", deeper, _rank_used, 0.9),
+    ]
+
+
+def _layers(row: Row, probe: str) -> list[float]:
+    return [row.metrics[f"{probe}.layer{layer}"] for layer in range(row.cell["depth"])]
+
+
+def _over(probe: str, one: int, other: int) -> Callable[[Row], float]:
+    """A probe in one layer over the same in another."""
+    return lambda row: _layers(row, probe)[one] / _layers(row, probe)[other]
+
+
+def _rank_used(row: Row) -> float:
+    return min(_layers(row, "qk-rank")) / row.cell["rank"]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves, measured
+
+    used = PRESETS[preset]
+    names = {"sharpness": "sharpness", "attention-entropy": "entropy (nats)", "qk-rank": "effective rank of QKᵀ"}
+    named = [Row({**row.cell, "model": _model(row)}, row.seed, row.metrics, row.key) for row in rows]
+    points: list[Point] = []
+    for probe, panel in names.items():
+        for layer in range(max(used["depths"])):
+            found = measured(named, "dim", "model", metric=f"{probe}.layer{layer}")
+            points += [{**point, "x": layer + 1, "panel": panel} for point in found]
+    notes = [f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; means over heads"]
+    return curves(points, "What attention does, layer by layer", notes, "layer", "value", log_x=False)
+
+
+def _model(row: Row) -> str:
+    depth = row.cell["depth"]
+    return f"rank {row.cell['rank']}, {depth} layer{'s' if depth > 1 else ''}"
+
+
+CLAIMS = (
+    Claim(
+        "Q16",
+        "Trained attention (sharpness, entropy, effective rank) shows how depth compensates for rank",
+        "a question on Q, Fig. 1",
+        "compensation",
+        by_depth,
+    ),
+)
+STUDY = Study("compensation", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,107 @@
+"""Context length: does a model of low rank fail as there are more points to search, where one of full rank does not?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Section 6 and its figure
+on the number of points.
+Claims: Q6. The conjecture is about one fixed model for every N; as in the figure, each N has a model trained for it.
+Task: as rank-cliff, N points. Every token asks, as in the paper; and apart from it, because a vote can then be counted
+on the points' side, the flow where one more token asks. On a laptop all N get as many tokens a step.
+Grid: number of points × rank × who asks; two layers. Published learning rate, but on the laptop rank-cliff's.
+Power: with 16 points errors of two full-rank layers differ between seeds by 16 %; if also with 4 and 64, five seeds see
+growth of the gap by a factor of 1.4. A pilot of one seed had gaps of 3.6 and 16.
+Command: headwise study run context-length --preset laptop (6 minutes on two cores, after rank-cliff)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
+
+PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
+ALL, ONE = "every token asks", "one token asks"
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        **sizes("smoke"),
+        "multiplier": 1,
+        "ranks": (8, 4),
+        "sets": [(ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512)],  # (who asks, points, batch)
+    },
+    "laptop": {
+        **sizes("laptop"),
+        "seeds": 5,
+        "multiplier": 1,
+        "ranks": (16, 8),
+        "sets": [(ALL, 4, 512), (ALL, 16, 128), (ALL, 64, 32), (ONE, 4, 512), (ONE, 64, 32)],
+    },
+    "paper": {
+        **sizes("paper"),
+        "steps": 200_000,
+        "learning_rate": 0.005,
+        "multiplier": 64,
+        "ranks": (64, 32, 16, 8, 1),
+        "sets": [(ALL, 4, 256), (ALL, 16, 256), (ALL, 64, 256), (ALL, 256, 256), (ONE, 4, 256), (ONE, 64, 256)],
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": preset["dim"], "points": points, "rank": rank, "asks": asks},
+            run_of(
+                {**preset, "points": points, "batch": batch},
+                2,
+                preset["multiplier"],
+                rank,
+                seed,
+                task={"queries": "separate"} if asks == ONE else None,
+            ),
+        )
+        for asks, points, batch in preset["sets"]
+        for rank in preset["ranks"]
+        for seed in range(preset["seeds"])
+    ]
+
+
+def more_points(rows: list[Row]) -> list[Comparison]:
+    """Q6: with the most points half the rank fails, and its distance from full rank has grown with them."""
+    full = int(rows[0].cell["dim"])
+    counts = sorted({row.cell["points"] for row in cell(rows, asks=ALL)})
+    if len(counts) < 2:
+        return []
+    fewest, most = (half_and_full(rows, asks=ALL, points=points) for points in (counts[0], counts[-1]))
+    ratio = f"error of rank {full // 2} over that of rank {full}"
+    told = f"{ratio}: with {counts[-1]} points over with {counts[0]}"
+    few, many = (PUBLISHED.get(points) for points in (counts[0], counts[-1]))
+    return [
+        compare(f"{ratio}, {counts[-1]} points", *most, 2.0, published=many),
+        compare_effects(told, most, fewest, 2.0, published=many / few if many and few else None),
+    ]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.charts import published_values
+    from headwise.report.curves import Point, curves, measured
+
+    used = PRESETS[preset]
+    points = measured(rows, "points", "rank", "asks", label="rank {}")
+    for row in {(row.cell["asks"], row.cell["points"]): row for row in rows}.values():
+        trivial: Point = {"x": row.cell["points"], "y": row.metrics["trivial_error"], "kind": "theory"}
+        points.append({**trivial, "series": "trivial, no search", "panel": row.cell["asks"]})
+    for value in published_values("context_length") if preset == "paper" else []:
+        said: Point = {"x": value["points"], "y": value["error"], "kind": "published"}
+        points.append({**said, "series": f"rank {value['rank']:g}", "panel": ALL})
+    notes = [f"two layers, {used['dim']} dimensions, {used['steps']:,} steps; a model for each number of points"]
+    return curves(points, "More points to search", notes, "points", "test error (squared distance)")
+
+
+CLAIMS = (
+    Claim(
+        "Q6",
+        "The two-layer vote degrades with N, and a model of low rank fails as N grows",
+        "Q, Sec. 6, Fig. N",
+        "context-length",
+        more_points,
+    ),
+)
+STUDY = Study("context-length", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,80 @@
+"""In-context regression: at equal parameters, do fewer heads learn better from the prompt?
+
+Paper: Amsel, Yehudai, Bruna (arXiv 2407.16153), Section 7, on the decoder of Garg et al. (arXiv 2208.01066).
+Claims: Q14.
+Task: f(x) for the last x of a prompt of examples (x, f(x)); linear f of Gaussian weights.
+Grid: heads × rank = width. Parameters are equal. Each arm has its own learning rate, chosen on validation with a seed
+that is not judged. The chart has the error after each number of examples, beside least squares on the same prompts.
+Command: headwise study run in-context --preset laptop
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.options import preset as options_preset
+from headwise.run import Recipe, Run
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "width": 16, "depth": 1, "dim": 3, "points": 7, "curriculum": 0, "batch": 8, "steps": 5,
+        "heads": (1, 4), "rates": (0.003,), "seeds": 3,
+    },
+    "laptop": {
+        "width": 32, "depth": 3, "dim": 5, "points": 11, "curriculum": 0, "batch": 64, "steps": 2000,
+        "heads": (1, 2, 4, 8, 16), "rates": (0.001, 0.003, 0.01), "seeds": 3,
+    },
+    "paper": {
+        "width": 256, "depth": 12, "dim": 20, "points": 41, "curriculum": 2000, "batch": 64, "steps": 500_000,
+        "heads": (1, 2, 4, 8, 16, 32, 64), "rates": (0.00005, 0.0001, 0.0002), "seeds": 3,
+    },
+}  # fmt: skip
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    seeds = range(preset["seeds"])
+    return [Cell({"heads": heads}, _run(preset, heads, seed)) for heads in preset["heads"] for seed in seeds]
+
+
+def _run(preset: dict[str, Any], heads: int, seed: int) -> Run:
+    task = {"name": "in-context", **{name: preset[name] for name in ("dim", "points", "curriculum")}}
+    shape = ModelShape(width=preset["width"], heads=heads, depth=preset["depth"])
+    options = options_preset("gpt2", vocab=preset["dim"] + 1, context=2 * preset["points"] - 1)
+    recipe = Recipe(batch=preset["batch"], betas=(0.9, 0.95), warm_up=0.1)
+    return Run(task=task, shape=str(shape), options=options, recipe=recipe, steps=preset["steps"], seed=seed)
+
+
+def fewer_heads(rows: list[Row]) -> list[Comparison]:
+    """Q14: both of the largest numbers of heads have a larger error than a few heads of high rank."""
+    counts = sorted({row.cell["heads"] for row in rows})
+    few = counts[len(counts) // 4]
+    fewer = cell(rows, heads=few)
+    return [
+        compare(f"error with {many} heads over that with {few}", cell(rows, heads=many), fewer, 1.0)
+        for many in counts[-2:]
+        if many > few
+    ]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves, measured
+
+    points: list[Point] = []
+    used = PRESETS[preset]
+    for number in range(used["points"]):
+        found = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
+        points += [{**point, "x": number} for point in found]
+        best: Point = {"x": number, "y": max(0.0, 1 - number / used["dim"]), "series": "least squares", "panel": ""}
+        points.append({**best, "kind": "theory"})
+    told = f"linear functions of {used['dim']} numbers, decoder of width {used['width']} and {used['depth']} layers; "
+    told += "learning rate of each arm chosen on validation"
+    return curves(points, "Learning from the prompt", [told], "examples in the prompt", "squared error", log_x=False,
+                  log_y=False)  # fmt: skip
+
+
+CLAIMS = (
+    Claim("Q14", "In-context regression: fewer heads of higher rank, same parameters, better accuracy",
+          "Q, Sec. 7", "in-context", fewer_heads),
+)  # fmt: skip
+STUDY = Study("in-context", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,90 @@
+"""Latent: what does a smaller key/value latent cost, and does the cost grow faster than the saving?
+
+Source: the note on what the rank paper means for nanochat, point 3.
+Claims: N3.
+Tasks: the next byte of text, and multi-query associative recall, both by a nanochat-style decoder with MLA.
+Grid: the latent's width as a part of the model's, 1/1.5 to 1/16; a rotated part of each head stays outside of it, as in
+DeepSeek's layer, so that position is never compressed. Each arm has its own learning rate, chosen on validation with a
+seed that is not judged. Recall errors under 0.01 count as 0.01.
+"Disproportionately": a halving of the latent multiplies the error by more at the end of the grid than at its beginning.
+Command: headwise study run latent --preset laptop
+"""
+
+import math
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.head_size import text_run
+from headwise.studies.sharing import PRESETS as SHARING
+from headwise.studies.sharing import keys_of, recall_run, worse
+
+PARTS = {"smoke": (2, 4, 8), "laptop": (1.5, 4, 16), "paper": (1.5, 2, 4, 8, 16)}
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {key: value for key, value in settings.items() if key != "shared"} | {"parts": PARTS[name]}
+    for name, settings in SHARING.items()
+}
+
+
+def compressed(size: dict[str, Any], part: float) -> ModelShape:
+    """A shape whose latent is the width divided by `part`; half of each head is rotated, outside the latent."""
+    usual = ModelShape(width=size["width"], heads=size["heads"], depth=size["depth"]).layers[0]
+    return ModelShape(
+        width=size["width"],
+        heads=size["heads"],
+        qk_rank=2 * usual.qk_rank,
+        v_rank=usual.v_rank,
+        rope_rank=usual.qk_rank,
+        kv_latent=round(size["width"] / part),
+        depth=size["depth"],
+    )
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = []
+    for task, run_of, size in (("text", text_run, preset), ("recall", recall_run, preset["recall"])):
+        for part in preset["parts"]:
+            place = {"task": task, "compression": part}
+            shape = compressed(size, part)
+            # a latent keeps no whole keys that could be normalised
+            runs = [run_of(preset, shape, seed, qk_norm="none") for seed in range(preset["seeds"])]
+            found += [Cell(place, run) for run in runs]
+    return found
+
+
+def disproportionate(rows: list[Row]) -> list[Comparison]:
+    """N3: a halving costs more between the two smallest latents than between the two largest, on each task."""
+    parts = sorted({row.cell["compression"] for row in rows})
+    if len(parts) < 3:
+        return []
+    found = []
+    for task in ("text", "recall"):
+        first, last = (_a_halving(rows, task, low, high) for low, high in (parts[:2], parts[-2:]))
+        ratios = tuple(last[seed] / first[seed] for seed in sorted(first.keys() & last.keys()))
+        told = (
+            f"{task}: a halving of the latent between 1/{parts[-2]:g} and 1/{parts[-1]:g} of the width, in error, over "
+        )
+        told += f"that between 1/{parts[0]:g} and 1/{parts[1]:g}"
+        found.append(Comparison(told, ratios, 1.0, keys_of(cell(rows, task=task))))
+    return found
+
+
+def _a_halving(rows: list[Row], task: str, low: float, high: float) -> dict[int, float]:
+    """By seed: the factor on the error that each halving of the latent between two sizes has, on average."""
+    found = worse(rows, task, {"compression": low}, {"compression": high})
+    return {seed: ratio ** (1 / math.log2(high / low)) for seed, ratio in found.items()}
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import curves, measured
+
+    points = measured(rows, "compression", "task", "task")
+    told = "nanochat-style decoders with a key/value latent; learning rate of each arm chosen on validation"
+    return curves(points, "What a smaller latent costs", [told], "width over latent", "error (text: bits a byte)")
+
+
+CLAIMS = (
+    Claim("N3", "Stronger compression of keys and values costs disproportionately", "N, 3", "latent", disproportionate),
+)
+STUDY = Study("latent", __doc__, PRESETS, cells, chart, CLAIMS)

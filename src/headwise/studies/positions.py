@@ -1,0 +1,98 @@
+"""Positions: do positional encodings help heads of low rank, on a task where places mean nothing?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 3.
+Claims: Q10.
+Task: as rank-cliff, with learned encodings: none, added to the points, or concatenated as d more columns. Concatenation
+also doubles the width, and with it the attention, so there is a control: as many columns, of zeros.
+Grid: encoding × rank × depth. Published learning rate, but on the laptop rank-cliff's, whose runs without encodings
+these are.
+Power: at half the rank errors differ between seeds by 0.2 %, so that a ratio of 1.02 would be seen.
+Command: headwise study run positions --preset laptop (3 minutes on two cores, after rank-cliff)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import run_of, sizes
+
+ENCODINGS = ("none", "added", "concatenated", "zeros")
+PUBLISHED = {1: (0.4308 / 0.3217, 0.4091 / 0.4308), 3: (0.03566 / 0.000119, 0.06067 / 0.03566)}  # by depth, rank 32
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {**sizes("smoke"), "multiplier": 1, "grid": [(1, (4,)), (2, (4,))]},  # (depth, ranks)
+    "laptop": {**sizes("laptop"), "multiplier": 1, "grid": [(1, (16, 8)), (2, (8,))]},
+    "paper": {
+        **sizes("paper"),
+        "steps": 200_000,
+        "learning_rate": 0.005,
+        "multiplier": 8,
+        "grid": [(depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3)],
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": preset["dim"], "encoding": encoding, "rank": rank, "depth": depth},
+            run_of(preset, depth, preset["multiplier"], rank, seed, task=_task(encoding, preset["dim"])),
+        )
+        for depth, ranks in preset["grid"]
+        for rank in ranks
+        for encoding in ENCODINGS
+        for seed in range(preset["seeds"])
+    ]
+
+
+def _task(encoding: str, dim: int) -> dict[str, Any]:
+    if encoding == "zeros":
+        return {"notes": dim}
+    return {} if encoding == "none" else {"positions": encoding}
+
+
+def encodings(rows: list[Row]) -> list[Comparison]:
+    """Q10: at half the rank, concatenated ones lower the error, more than zeros do; added ones do not."""
+    half = int(rows[0].cell["dim"]) // 2
+    found = []
+    for depth in sorted({row.cell["depth"] for row in rows}):
+        none, added, concatenated, zeros = (
+            cell(rows, depth=depth, rank=half, encoding=encoding) for encoding in ENCODINGS
+        )
+        at = f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"
+        helps, harms = PUBLISHED.get(depth, (None, None))
+        found += [
+            compare(f"error without over with concatenated, {at}", none, concatenated, 1.1, published=helps),
+            compare(f"error with as many zeros over with concatenated, {at}", zeros, concatenated, 1.1),
+            compare(f"error with added over without, {at}", added, none, 0.9, published=harms),
+        ]
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.charts import published_values
+    from headwise.report.curves import Point, curves, measured
+
+    used = PRESETS[preset]
+    points = measured(rows, "rank", "encoding", "depth")
+    for value in published_values("positions") if preset == "paper" else []:
+        encoding = "concatenated" if value["concatenated"] else "added" if value["added"] else "none"
+        said: Point = {"x": value["rank"], "y": value["error"], "kind": "published"}
+        points.append({**said, "series": encoding, "panel": f"{value['depth']:g}"})
+    for point in points:
+        point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
+    notes = [
+        f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; zeros: columns, no encoding"
+    ]
+    return curves(points, "Positional encodings", notes, "rank of each head", "test error (squared distance)")
+
+
+CLAIMS = (
+    Claim(
+        "Q10",
+        "Concatenated positional encodings help low rank; additive ones do not",
+        "Q, Fig. 3",
+        "positions",
+        encodings,
+    ),
+)
+STUDY = Study("positions", __doc__, PRESETS, cells, chart, CLAIMS)

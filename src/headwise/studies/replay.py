@@ -1,0 +1,94 @@
+"""Replay: do the rank paper's conclusions hang on how its figures were made?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 1, whose points are
+the least over seeds of the best epoch's mean training loss, on 100 batches that come round every epoch.
+Claims: Q18.
+Task: rank-cliff's cells on a fresh stream, which are its own runs, and on batches that come round again: on the laptop
+10 of them, so that parameters are as large a part of the numbers to learn as in the paper, a hundredth.
+Two ways to read them: test error on a fresh stream, seed by seed; and the authors' number on the replayed one, where an
+epoch is 100 steps, the time between two evaluations.
+Power: in one layer the ratio of two errors differs between seeds by 1.4 %, so that a factor of 1.1 between the two ways
+would be seen; with two layers by 16 %, where a ratio must exceed 1.5 by a factor of 2.3.
+Command: headwise study run replay --preset laptop (2 minutes on two cores, after rank-cliff)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, agree, cell, compare
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import half_and_full, run_of, sizes
+
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {**sizes(name), **more}
+    for name, more in {
+        "smoke": {"replay": 2, "epochs": 3, "grid": [(1, (8, 4)), (2, (8, 4))]},  # (depth, ranks)
+        "laptop": {"replay": 10, "epochs": 20, "grid": [(1, (16, 8, 4, 1)), (2, (16, 8))]},
+        "paper": {"replay": 100, "epochs": 1000, "grid": [(depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3)]},
+    }.items()
+}
+AUTHORS, BEST = "least_mean_loss", "training loss of the best epoch, {} batches"
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    replayed = {**preset, "evaluations": preset["epochs"]}
+    return [
+        Cell(
+            {"dim": preset["dim"], "rank": rank, "depth": depth, "stream": stream},
+            run_of(settings, depth, 1, rank, seed, task=task),
+        )
+        for depth, ranks in preset["grid"]
+        for rank in ranks
+        for stream, settings, task in (("fresh", preset, {}), ("replayed", replayed, {"replay": preset["replay"]}))
+        for seed in range(preset["seeds"])
+    ]
+
+
+def readings(rows: list[Row]) -> list[Comparison]:
+    """Q18: Q7 and Q8 hold on the best epoch's training loss too; and in one layer, where seeds differ little enough to
+    tell, the effect in the authors' number is that in test error, within a factor of two.
+
+    The authors' number is one for all seeds, so it has no interval of its own.
+    """
+    full = int(rows[0].cell["dim"])
+    found = []
+    for depth, wanted in zip(sorted({row.cell["depth"] for row in rows}), (2.0, 1.5), strict=False):
+        told = f"error of rank {full // 2} over that of rank {full}, depth {depth}"
+        low, high = half_and_full(rows, depth=depth, stream="replayed")
+        found.append(compare(f"{told}: best epoch's training loss", low, high, wanted, metric=AUTHORS))
+        if depth == 1 and low and high:
+            best = [min(row.metrics[AUTHORS] for row in arm) for arm in (low, high)]
+            tested = compare(told, *half_and_full(rows, depth=depth, stream="fresh"), wanted)
+            what = f"{told}: test error and the authors' number"
+            found += agree(what, tested.ratios, best[0] / best[1], 0.5, tested.keys)
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.charts import published_values
+    from headwise.report.curves import Point, curves, measured
+
+    used = PRESETS[preset]
+    fresh, replayed = (cell(rows, stream=stream) for stream in ("fresh", "replayed"))
+    points = measured(fresh, "rank", "stream", "depth", label="test error, {} stream")
+    points += measured(replayed, "rank", "stream", "depth", label="test error, {} batches")
+    points += measured(replayed, "rank", "stream", "depth", AUTHORS, BEST)
+    for value in published_values("rank_cliff") if preset == "paper" else []:
+        if value["multiplier"] == 1 and value["depth"] in {row.cell["depth"] for row in rows}:
+            said: Point = {"x": value["rank"], "y": value["error"], "kind": "published"}
+            points.append({**said, "series": BEST.format("replayed"), "panel": f"{value['depth']:g}"})
+    for point in points:
+        point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
+    notes = [f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps, {used['replay']} batches"]
+    return curves(points, "Fresh and replayed data", notes, "rank of each head", "error (squared distance)")
+
+
+CLAIMS = (
+    Claim(
+        "Q18",
+        "The conclusions do not hang on the figures' metric: the best seed and epoch's training loss, on replayed data",
+        "a check of Q's code",
+        "replay",
+        readings,
+    ),
+)
+STUDY = Study("replay", __doc__, PRESETS, cells, chart, CLAIMS)

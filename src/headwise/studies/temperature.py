@@ -1,0 +1,73 @@
+"""Temperature: is it rank that low-rank heads lack, or only a sharper softmax?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 1. Its confound:
+logits are divided by √rank, so a split into heads also changes their temperature.
+Claims: Q17.
+Task: rank-cliff's, with its runs as they are, with a learned factor on every head's logits, and with queries and keys
+normalised before that factor, so that the factor alone sets the temperature. At rank 1 a normalised query is only a
+sign: drawn, but as good as no attention, and no part of the verdict.
+Grid: rank × logits, one layer. Published learning rate.
+Power: with a learned factor errors of full rank differ between two pilot seeds by 2 %, so that a ratio of 1.1 is seen.
+Command: headwise study run temperature --preset laptop (3 minutes on two cores, after rank-cliff)
+"""
+
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, compare
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
+
+PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
+LOGITS: dict[str, dict[str, Any]] = {
+    PLAIN: {},
+    SCALED: {"logit_scale": True},
+    NORMALISED: {"logit_scale": True, "qk_norm": "rms-plain"},
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {**sizes(name), "ranks": ranks}
+    for name, ranks in (("smoke", (8, 4)), ("laptop", (16, 8, 4, 1)), ("paper", (64, 32, 16, 8, 4, 2, 1)))
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    return [
+        Cell(
+            {"dim": preset["dim"], "rank": rank, "logits": logits},
+            run_of(preset, 1, 1, rank, seed, options=options),
+        )
+        for logits, options in LOGITS.items()
+        for rank in preset["ranks"]
+        for seed in range(preset["seeds"])
+    ]
+
+
+def rank_remains(rows: list[Row]) -> list[Comparison]:
+    """Q17: however logits are scaled, half the rank fails as in Q7; and a learned factor leaves most of the effect."""
+    full = int(rows[0].cell["dim"])
+    effects = {logits: half_and_full(rows, logits=logits) for logits in LOGITS}
+    told = f"error of rank {full // 2} over that of rank {full}"
+    return [
+        *(compare(f"{told}, {logits}", *effects[logits], 2.0) for logits in (SCALED, NORMALISED)),
+        compare_effects(f"{told}: with a learned factor over without", effects[SCALED], effects[PLAIN], 0.5),
+    ]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import curves, measured
+
+    used = PRESETS[preset]
+    points = measured(rows, "rank", "logits")
+    notes = [f"one layer, {used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps"]
+    return curves(points, "Rank or temperature", notes, "rank of each head", "test error (squared distance)")
+
+
+CLAIMS = (
+    Claim(
+        "Q17",
+        "The effect is rank, not softmax temperature",
+        "a confound of Q, Fig. 1",
+        "temperature",
+        rank_remains,
+    ),
+)
+STUDY = Study("temperature", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,163 @@
+"""The transition: between half and full rank, where does the error drop, and what moves that place?
+
+Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), which has only ranks that
+divide the dimension; a question it leaves.
+Claims: Q15.
+Task: as rank-cliff, at the ranks between, with as many heads as fill the width with values.
+Fit: log error between neighbouring ranks is a line; the threshold is the rank where it reaches half the trivial error.
+Grid: rank × (points, dimension, depth), each moved alone from rank-cliff's own. Published learning rate.
+Power: below full rank errors differ between seeds by 0.2 %, which moves a threshold by less than 1 %: a ratio of 1.05
+is seen. A pilot of one seed had a threshold of 12.7 in 16 dimensions.
+Command: headwise study run transition --preset laptop (5 minutes on two cores, after rank-cliff)
+"""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from headwise.claims import LEVEL, Claim, Comparison, Row, cell, interval
+from headwise.studies import Cell, Study
+from headwise.studies.rank_cliff import run_of, sizes
+
+BASE = "base"
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        **sizes("smoke"),
+        "mlp_ratio": 2,
+        "tokens": 4096,
+        "grid": {BASE: (8, 8, 1, (8, 6, 4)), "depth": (8, 8, 2, (8, 4))},  # (dimension, points, depth, ranks)
+    },
+    "laptop": {
+        **sizes("laptop"),
+        "mlp_ratio": 4,
+        "tokens": 2048,
+        "grid": {
+            BASE: (16, 16, 1, (16, 14, 12, 10, 8)),
+            "points": (16, 64, 1, (16, 14, 12, 10, 8)),
+            "dimension": (8, 16, 1, (8, 7, 6, 5, 4)),
+            "depth": (16, 16, 2, (16, 12, 10, 8, 4)),
+        },
+    },
+    "paper": {
+        **sizes("paper"),
+        "mlp_ratio": 32,
+        "tokens": 4096,
+        "grid": {
+            BASE: (64, 16, 1, (64, 60, 56, 52, 48, 40, 32)),
+            "points": (64, 64, 1, (64, 60, 56, 52, 48, 40, 32)),
+            "dimension": (32, 16, 1, (32, 30, 28, 26, 24, 20, 16)),
+            "depth": (64, 16, 3, (64, 48, 40, 32, 16, 8, 4)),
+        },
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = []
+    for moved, (dim, points, depth, ranks) in preset["grid"].items():
+        sizes = {"dim": dim, "points": points, "mlp": preset["mlp_ratio"] * dim, "batch": preset["tokens"] // points}
+        place = {"moved": moved, "dim": dim, "points": points, "depth": depth}
+        found += [
+            Cell({**place, "rank": rank}, run_of({**preset, **sizes}, depth, 1, rank, seed))
+            for rank in ranks
+            for seed in range(preset["seeds"])
+        ]
+    return found
+
+
+def threshold(curve: list[tuple[int, float]], level: float) -> float:
+    """The largest rank at which the error is `level`, from (rank, error) pairs; NaN if it never is."""
+    falling = sorted(curve, reverse=True)
+    for (high, low_error), (low, high_error) in pairwise(falling):
+        if low_error <= level < high_error:
+            part = math.log(level / low_error) / math.log(high_error / low_error)
+            return high - part * (high - low)
+    return math.nan
+
+
+def _curves(rows: list[Row], moved: str) -> dict[int, list[Row]]:
+    """By seed, the rows of one curve, from full rank down."""
+    found: dict[int, list[Row]] = {}
+    for row in sorted(cell(rows, moved=moved), key=lambda row: -row.cell["rank"]):
+        found.setdefault(row.seed, []).append(row)
+    return found
+
+
+def _threshold(curve: list[Row]) -> float:
+    errors = [(row.cell["rank"], row.metrics["error"]) for row in curve]
+    return threshold(errors, curve[0].metrics["trivial_error"] / 2)
+
+
+def _steepening(curve: list[Row]) -> float:
+    """How much faster log error falls with each rank above the threshold than below it."""
+    at, level = _threshold(curve), curve[0].metrics["trivial_error"] / 2
+    (most, least), (few, large) = ((row.cell["rank"], row.metrics["error"]) for row in (curve[0], curve[-1]))
+    if math.isnan(at) or not few < at < most:
+        return math.nan
+    return math.log(level / least) / (most - at) / (math.log(large / level) / (at - few))
+
+
+def moves(rows: list[Row]) -> list[Comparison]:
+    """Q15: the error drops above a threshold; more points and dimensions raise it, more layers lower it."""
+    base = _curves(rows, BASE)
+    keys = tuple(row.key for curve in base.values() for row in curve)
+    ratios = tuple(_steepening(curve) for curve in base.values())
+    found = [Comparison("fall of log error a rank above the threshold over that below", ratios, 2.0, keys)]
+    for moved in ("points", "dimension", "depth"):
+        other = _curves(rows, moved)
+        seeds = sorted(base.keys() & other.keys())
+        if not seeds:
+            continue
+        place = "dim" if moved == "dimension" else moved
+        sizes = {curves[seeds[0]][0].cell[place]: curves for curves in (base, other)}
+        large, small = max(sizes), min(sizes)
+        over, under = (small, large) if moved == "depth" else (large, small)
+        pairs = [(sizes[over][seed], sizes[under][seed]) for seed in seeds]
+        found.append(
+            Comparison(
+                f"threshold rank with {moved} {over} over that with {under}",
+                tuple(_threshold(one) / _threshold(two) for one, two in pairs),
+                1.0,
+                tuple(row.key for pair in pairs for curve in pair for row in curve),
+            )
+        )
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves, measured
+
+    names = {}
+    for moved, (dim, count, depth, _) in PRESETS[preset]["grid"].items():
+        found = tuple(_threshold(curve) for curve in _curves(rows, moved).values())
+        at, low, high = interval(found, LEVEL)
+        told = f"{dim} dimensions, {count} points, {depth} layer{'s' if depth > 1 else ''}"
+        names[moved] = told + (f": rank {at:.1f} ({low:.1f} to {high:.1f})" if math.isfinite(high) else "")
+    shown = [
+        Row(
+            {"part": row.cell["rank"] / row.cell["dim"], "name": names[row.cell["moved"]]},
+            row.seed,
+            {"left": row.metrics["error"] / row.metrics["trivial_error"]},
+            row.key,
+        )
+        for row in rows
+    ]
+    points = measured(shown, "part", "name", metric="left")
+    ends = [point["x"] for point in points]
+    for x in (min(ends), max(ends)):
+        level: Point = {"x": x, "y": 0.5, "series": "half the trivial error", "panel": "", "kind": "theory"}
+        points.append(level)
+    notes = [f"{PRESETS[preset]['steps']:,} steps at the published rate; a threshold is where a curve crosses one half"]
+    return curves(points, "Where the error drops", notes, "rank / dimension", "error / trivial error", log_x=False)
+
+
+CLAIMS = (
+    Claim(
+        "Q15",
+        "There is a threshold rank where the error drops; it moves with N, d and depth",
+        "a question on Q, Fig. 1",
+        "transition",
+        moves,
+    ),
+)
+STUDY = Study("transition", __doc__, PRESETS, cells, chart, CLAIMS)
