@@ -34,6 +34,9 @@ MAY_IMPORT = {  # what else of the package each part may use
     "store": {"records", "run"},
     "claims": set(),
     "studies": {"studies", "claims", "run", "cost", "options", "shape", "spec", "report", "theory"},
+    "checkpoints": {"checkpoints", "attention", "models", "options", "shape", "spec"},
+    "truncation": {"checkpoints", "cost", "shape", "spec", "spectra"},
+    "inspection": {"checkpoints", "truncation", "shape", "spectra"},
     "spectra": {"spec"},
     "probes": {"attention", "spectra", "spec"},
     "train": {"models", "probes", "checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "theory"}

@@ -1,0 +1,276 @@
+"""Files of weights, opened lazily: a tensor is read when it is asked for, so a model may be larger than memory.
+
+    weights = open_weights("some/folder")          # or a file, or a name on the Hugging Face hub
+    weights.shapes["model.norm.weight"]            # (4096,): from the header, nothing is read
+    weights["model.norm.weight"]                   # the tensor
+
+safetensors files, shards with an index, and torch's own files. Nothing is ever unpickled but tensors: a file that needs
+more is refused. A torch file of the old kind (before 2020) cannot be mapped, so it alone is read whole.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from headwise.spec import SpecError
+
+SHARD_BYTES = 2**30  # of tensors held in memory before they are written
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_TORCH = (".bin", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Bytes of a safetensors file. Its library maps whole files as writable, which fails above the size of memory."""
+
+    file: Path
+    dtype: str
+    start: int
+    size: int
+
+    def read(self) -> Tensor:
+        if self.dtype not in _DTYPES:
+            raise SpecError(f"'{self.file}' holds numbers of type {self.dtype}, which cannot be read here")
+        data = bytearray(self.size)
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            file.readinto(data)
+        return torch.frombuffer(data, dtype=_DTYPES[self.dtype]) if data else torch.empty(0, dtype=_DTYPES[self.dtype])
+
+
+class Weights:
+    """Tensors by name, read when asked for, and the configuration that lies beside them."""
+
+    def __init__(self, path: Path, files: list[Path], config: dict[str, Any]) -> None:
+        self.path, self.config = path, config
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._homes: dict[str, _Place | Tensor] = {}  # where to read it, or a tensor that is mapped into memory
+        self.nbytes = 0  # of all tensors
+        for file in files:
+            self._add_torch(file) if file.suffix in _TORCH else self._add_safetensors(file)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor of numbers to compute with."""
+        if name not in self.shapes:
+            raise SpecError(f"'{self.path}' has no tensor '{name}', which a layer of its family needs")
+        tensor = self.stored(name)
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise SpecError(
+                f"'{name}' is quantised ({str(tensor.dtype).removeprefix('torch.')}); give the weights in 16 or 32 bits"
+            )
+        return tensor
+
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if name in self.shapes else None
+
+    def stored(self, name: str) -> Tensor:
+        """A tensor as it is, of whatever type."""
+        home = self._homes[name]
+        return home if isinstance(home, Tensor) else home.read().view(self.shapes[name])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def _add_safetensors(self, file: Path) -> None:
+        try:
+            with safe_open(file, "np") as opened:  # checks the file as a whole
+                facts = (opened.metadata() or {}).get("facts", "")  # what headwise writes beside its own weights
+            with file.open("rb") as start:
+                length = int.from_bytes(start.read(8), "little")
+                header = json.loads(start.read(length))
+        except (SafetensorError, OSError) as error:
+            raise SpecError(f"cannot read '{file}': it is cut short or no safetensors file ({_line(error)})") from None
+        header.pop("__metadata__", None)
+        for name, told in header.items():
+            first, last = told["data_offsets"]
+            self.shapes[name] = tuple(told["shape"])
+            self._homes[name] = _Place(file, told["dtype"], 8 + length + first, last - first)
+            self.nbytes += last - first
+        with suppress(ValueError):
+            self.config = self.config or json.loads(facts)
+
+    def _add_torch(self, file: Path) -> None:
+        found = _tensors_of(_load_torch(file))
+        if not found:
+            raise SpecError(f"'{file}' holds no tensors by name; a state dict is expected")
+        self.shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
+        self._homes |= found
+        self.nbytes += sum(tensor.nbytes for tensor in found.values())
+
+
+def open_weights(source: str | Path) -> Weights:
+    """A folder, a file, or a name on the Hugging Face hub."""
+    path = Path(source)
+    if not path.exists():
+        if not _HUB_NAME.fullmatch(str(source)):
+            raise SpecError(f"there is no file or folder '{source}'")
+        path = _from_hub(str(source))
+    files = _files_in(path) if path.is_dir() else [path]
+    if not path.is_dir() and path.suffix not in (".safetensors", *_TORCH):
+        raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt and .pth are read, or a folder")
+    return Weights(path, files, _config_of(path, files))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder that hold its model: those an index names, else all of the better kind."""
+    for index in sorted(folder.glob("*.index.json"), key=lambda file: "safetensors" not in file.name):
+        named = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        missing = [name for name in named if not (folder / name).exists()]
+        if missing:
+            raise SpecError(f"'{index}' names {len(named)} files, but '{missing[0]}' is not there")
+        if named:
+            return [folder / name for name in named]
+    for suffixes in ((".safetensors",), _TORCH):
+        found = sorted(file for file in folder.iterdir() if file.suffix in suffixes and not _is_no_model(file))
+        if found:
+            return found
+    raise SpecError(f"folder '{folder}' holds no weights: no .safetensors, .bin, .pt or .pth file")
+
+
+def _is_no_model(file: Path) -> bool:
+    return file.name.startswith(("training_args", "optimizer", "optim_", "scheduler", "rng_state"))
+
+
+def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
+    """config.json, or what nanochat writes beside model_000650.pt as meta_000650.json."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / "config.json").exists():
+        return _read_json(folder / "config.json")
+    meta = folder / f"{files[0].stem.replace('model_', 'meta_')}.json"
+    return _read_json(meta).get("model_config", {}) if meta.exists() else {}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read '{file}': {_line(error)}") from None
+    if not isinstance(found, dict):
+        raise SpecError(f"'{file}' holds no JSON object")
+    return found
+
+
+def _load_torch(file: Path) -> Any:
+    for mapped in (True, False):
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except UnpicklingError:
+            raise SpecError(
+                f"'{file}' needs unpickling of more than tensors, which can run any program, so it is not opened; "
+                "save its state dict, best as safetensors"
+            ) from None
+        except (RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
+            if mapped and "mmap can only be used" in str(error):
+                continue
+            raise SpecError(f"cannot read '{file}': it is cut short or no torch file ({_line(error)})") from None
+
+
+def _tensors_of(found: Any) -> dict[str, Tensor]:
+    """The state dict itself, or one that is kept under a usual name."""
+    if not isinstance(found, dict):
+        return {}
+    for name in ("state_dict", "model_state_dict", "model", "module", "teacher"):
+        if isinstance(found.get(name), dict):
+            return _tensors_of(found[name])
+    return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise SpecError(
+            f"there is no file or folder '{name}'; a name on the hub needs: pip install 'headwise[hf]'"
+        ) from (None)
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model"]
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        if not list(folder.glob("*.safetensors")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, "*.bin"]))
+        return folder
+    except Exception as error:  # its errors have no common class
+        raise SpecError(
+            f"there is no file or folder '{name}', and no model of that name can be fetched from the Hugging Face hub "
+            f"({_line(error).rstrip('.')}); without a network give the path of a local folder"
+        ) from None
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+def check_new(folder: Path) -> None:
+    """Nothing is ever written over."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpecError(f"'{folder}' is there already and not an empty folder; give --out a new one")
+
+
+def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
+    """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors."""
+    shards: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    total = 0
+
+    def flush() -> None:
+        save_file(held, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
+        shards.append(list(held))
+        held.clear()
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, tensor in tensors:
+            held[name] = tensor.contiguous()
+            total += tensor.nbytes
+            if sum(one.nbytes for one in held.values()) >= SHARD_BYTES:
+                flush()
+        if held:
+            flush()
+        _name_shards(folder, shards, total)
+    except (OSError, SafetensorError) as error:
+        raise SpecError(f"cannot write to '{folder}': {_line(error)}") from None
+    return total
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
+    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    names = ["model.safetensors"] if len(shards) == 1 else names
+    for i, name in enumerate(names):
+        (folder / f"shard-{i}.safetensors").replace(folder / name)
+    if len(shards) > 1:
+        places = {tensor: name for name, held in zip(names, shards, strict=True) for tensor in held}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

