@@ -178,7 +178,8 @@ def claims(
         told = ", ".join(f"{letter} ({about})" for letter, about in SOURCES.items())
         raise SpecError(f"no source '{source}'; there are {told}")
     with open_store(store, from_) as held:
-        found = sorted((judgement for study in load_all() for judgement in judge_all(study, held)), key=place)
+        asked = [study for study in load_all() if any(claim.id.startswith(source.upper()) for claim in study.claims)]
+        found = sorted((judgement for study in asked for judgement in judge_all(study, held)), key=place)
         checked = check(held.runs(status="done", task="nearest-neighbor"))
     found = [judgement for judgement in found if judgement.claim.id.startswith(source.upper())]
     if as_json:

@@ -29,7 +29,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "mlp": 16,
         "steps": 20,
         "warm_up": 0.05,
-        "batch": 32,
+        "batch": 256,
+        "evaluations": 1,
         "seeds": 3,
         "grid": [(1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4))],  # (depth, multiplier, ranks)
     },
@@ -89,9 +90,8 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
 
 
 def sizes(preset: str) -> dict[str, Any]:
-    """A preset without its grid, for studies that have another on the same models; their smoke is smaller still."""
-    quick = {"steps": 6, "batch": 512, "evaluations": 1, "seeds": 2} if preset == "smoke" else {}
-    return {name: value for name, value in PRESETS[preset].items() if name != "grid"} | quick
+    """A preset without its grid, for studies that have another on the same models."""
+    return {name: value for name, value in PRESETS[preset].items() if name != "grid"}
 
 
 def run_of(
