@@ -12,6 +12,14 @@ from headwise.report.charts import COLORS, INK
 Kind = Literal["measured", "theory", "published"]
 
 
+KEY: dict[Kind, str] = {
+    "measured": "points: measured, bars the range of the seeds",
+    "theory": "dashed: theory",
+    "published": "hollow: published",
+}
+MOST_TICKS = 8
+
+
 class Point(TypedDict, total=False):
     """A mark: `series` chooses its colour, `panel` its picture; `low` and `high` are the range of the seeds."""
 
@@ -44,7 +52,9 @@ def curves(
     points: list[Point], title: str, notes: list[str], x: str, y: str, *, log_x: bool = True, log_y: bool = True
 ) -> Any:
     """A panel for each `panel`; a legend for the series. Lines without points are theory."""
-    across = alt.X("x:Q", title=x).scale(type="log" if log_x else "linear", nice=False, padding=12)
+    places = sorted({point["x"] for point in points if point["kind"] == "measured"})
+    ticks = alt.Axis(values=places, format="~g") if log_x and 0 < len(places) <= MOST_TICKS else alt.Axis()
+    across = alt.X("x:Q", title=x, axis=ticks).scale(type="log" if log_x else "linear", nice=False, padding=12)
     up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False, nice=False, padding=8)
     names = list(dict.fromkeys(point["series"] for point in points))
     color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(range=COLORS)
@@ -62,8 +72,8 @@ def curves(
         heading = alt.TitleParams(name, fontSize=14, fontWeight="normal", color=INK, offset=4)
         panel = alt.layer(*layers).transform_filter(alt.datum.panel == name)
         panels.append(panel.properties(width=340, height=300, title=heading))
-    key = "points: measured, bars the range of the seeds; dashed: theory; hollow: published"
-    heading = alt.TitleParams(title, subtitle=[*notes, key])
+    drawn = {point["kind"] for point in points}
+    heading = alt.TitleParams(title, subtitle=[*notes, "; ".join(told for kind, told in KEY.items() if kind in drawn)])
     return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
 
 

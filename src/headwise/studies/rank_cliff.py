@@ -21,6 +21,7 @@ from headwise.studies import Cell, Study
 
 LAPTOP_RANKS = (16, 8, 4, 2, 1)
 PAPER_RANKS = (64, 32, 16, 8, 4, 2, 1)
+PUBLISHED_DIM = 64
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -247,7 +248,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 
     used = PRESETS[preset]
     told = f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps at the published rate"
-    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if preset == "paper" else None)
+    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if used["dim"] == PUBLISHED_DIM else None)
 
 
 STUDY = Study("rank-cliff", __doc__, PRESETS, cells, chart, CLAIMS)

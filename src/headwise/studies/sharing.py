@@ -7,7 +7,9 @@ Grid: key/value heads from all down to one; the MLP stays, so sharing saves para
 learning rate, chosen on validation with a seed that is not judged.
 A cost is the error shared by all heads over the error with none shared. Recall errors under 0.01 count as 0.01, so that
 a ratio of two nearly perfect models says nothing.
-Command: headwise study run sharing --preset laptop
+Power: on text as in head-size, a ratio of 1.03. In two pilots of recall no sharing gave 0.003 and 0.004, and one head
+for all 0.27: so large an effect is seen with any seeds; one below a factor of 2 would not be.
+Command: headwise study run sharing --preset laptop (about 8 minutes on two cores)
 """
 
 from typing import Any
