@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.shape import ModelShape as ModelShape
     from headwise.shape import ShapeError as ShapeError
     from headwise.spec import SpecError as SpecError
+    from headwise.swapping import swap as swap
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ _HOME = {
     "find": "known",
     "preset": "options",
     "price": "cost",
+    "swap": "swapping",
 }
 __all__ = sorted(_HOME)
 

@@ -92,8 +92,13 @@ def rotate(heads: Tensor, positions: Tensor, rotated: int, base: float) -> Tenso
     powers = torch.arange(0, rotated, 2, device=heads.device, dtype=exact) / rotated
     angles = positions.to(exact)[..., None] * base**-powers
     angles = angles if positions.dim() == 1 else angles[:, None]
-    cos, sin = angles.cos(), angles.sin()
-    first, second, rest = heads.split([rotated // 2, rotated // 2, heads.shape[-1] - rotated], dim=-1)
+    return turn(heads, angles.cos(), angles.sin())
+
+
+def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pair (i, i + P/2) of (B, H, T, R) by angles with these cosines and sines, (..., T, P/2); the rest pass."""
+    half = cos.shape[-1]
+    first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads.dtype)
     return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 

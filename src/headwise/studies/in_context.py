@@ -5,7 +5,7 @@ Claims: Q14.
 Task: f(x) for the last x of a prompt of examples (x, f(x)); linear f of Gaussian weights.
 Grid: heads × rank = width. Parameters are equal. Each arm has its own learning rate, chosen on validation with a seed
 that is not judged. The chart has the error after each number of examples, beside least squares on the same prompts.
-Power: not piloted. Between the laptop's seeds the ratio of two arms differed by about a quarter: a factor of 1.7 is seen.
+Power: not piloted. Between the laptop's seeds the ratio of two arms differed by a quarter: a factor of 1.7 is seen.
 Command: headwise study run in-context --preset laptop (about 9 minutes on two cores)
 """
 

@@ -1,0 +1,419 @@
+"""headwise.swap in other people's models: the same shape is the same model, larger ranks too, smaller are the best.
+
+The peers are the models themselves before the swap. Truncation is held against closed forms: Eckart and Young's tail of
+singular values, of QᵀK itself and of the logits that tokens really give.
+"""
+
+import copy
+import math
+
+import pytest
+import torch
+import transformers as hf
+from copying import same, scrambled
+from torch import Tensor, nn
+
+import headwise
+from headwise.attention import Attention
+from headwise.multihead import MultiheadAttention
+from headwise.shape import AttentionShape
+from headwise.spec import SpecError
+from headwise.swapping import Swap
+
+VOCAB, TOKENS = 61, 9
+TEXT = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT |= {"intermediate_size": 48, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+LLAMA = {**TEXT, "num_key_value_heads": 2, "head_dim": 12}
+GPT2 = {"vocab_size": VOCAB, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 0}
+GPT2 |= {"bos_token_id": None, "eos_token_id": None}
+IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+IMAGE |= {"image_size": 12, "patch_size": 4}
+
+# model class, configuration class, its numbers, attention in headwise's words, whether queries and keys pass a norm
+MODELS = {
+    "llama": (hf.LlamaForCausalLM, hf.LlamaConfig, LLAMA, "w32-h4-r12-g2", False),
+    "llama with biases": (
+        hf.LlamaForCausalLM,
+        hf.LlamaConfig,
+        {**LLAMA, "attention_bias": True},
+        "w32-h4-r12-g2",
+        False,
+    ),
+    "mistral": (hf.MistralForCausalLM, hf.MistralConfig, {**LLAMA, "sliding_window": 4}, "w32-h4-r12-g2", False),
+    "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config, {**TEXT, "num_key_value_heads": 2}, "w32-h4-g2", False),
+    "qwen3": (hf.Qwen3ForCausalLM, hf.Qwen3Config, LLAMA, "w32-h4-r12-g2", True),
+    "nanochat": (hf.NanoChatForCausalLM, hf.NanoChatConfig, {**TEXT, "num_key_value_heads": 2}, "w32-h4-g2", True),
+    "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config, {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "w32-h4", False),
+    "bert": (hf.BertForMaskedLM, hf.BertConfig, TEXT, "w32-h4", False),
+    "roberta": (hf.RobertaModel, hf.RobertaConfig, TEXT, "w32-h4", False),
+    "bert that decodes": (hf.BertLMHeadModel, hf.BertConfig, {**TEXT, "is_decoder": True}, "w32-h4", False),
+    "vit": (hf.ViTForImageClassification, hf.ViTConfig, IMAGE, "w32-h4", False),
+}
+DECODERS = ("llama", "mistral", "qwen3", "nanochat", "gpt2", "bert that decodes")
+UNNORMED = tuple(name for name, (*_, normed) in MODELS.items() if not normed)
+EXACT, SINGLE = 1e-12, 1e-6
+# Some round to float32 in whatever they compute: eager attention its softmax, NanoChat its norms, which it takes after
+# turning and headwise before.
+ROUNDING = {("nanochat", "sdpa"), *((name, "eager") for name in MODELS)} - {("gpt2", "eager"), ("bert", "eager")}
+
+
+def make(name: str, dtype: torch.dtype = torch.float64, attention: str = "sdpa") -> nn.Module:
+    kind, config, sizes, *_ = MODELS[name]
+    model = scrambled(kind(config(**sizes, attn_implementation=attention)), dtype)
+    if name == "gpt2":
+        model.transformer.wpe.weight.data *= 8  # else one token follows itself for ever
+    return model
+
+
+def swapped(model: nn.Module, choice, **options) -> tuple[nn.Module, Swap]:
+    """A copy with other attention, and what was said about it."""
+    new = copy.deepcopy(model)
+    return new, headwise.swap(new, choice, **options)
+
+
+def inputs(name: str, dtype: torch.dtype, padding: str = "left") -> dict[str, Tensor]:
+    """Two sequences, the second with padding; or images."""
+    if name == "vit":
+        return {"pixel_values": torch.randn(2, 3, 12, 12, dtype=dtype)}
+    real = torch.ones(2, TOKENS, dtype=torch.long)
+    real[1, {"left": slice(3), "right": slice(6, None), "none": slice(0)}[padding]] = 0
+    return {"input_ids": torch.randint(1, VOCAB, (2, TOKENS)) * real, "attention_mask": real}
+
+
+@torch.no_grad()
+def run(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    """Logits, or hidden states, of real tokens."""
+    output = model(**given)
+    found = output.logits if "logits" in output else output.last_hidden_state
+    return found[given["attention_mask"].bool()] if "attention_mask" in given else found
+
+
+def grown(text: str) -> AttentionShape:
+    shape = AttentionShape.parse(text)
+    return shape.replace(qk_rank=shape.qk_rank + 6, v_rank=shape.v_rank + 3, rope_rank=shape.qk_rank + 6)
+
+
+def attention_of(model: nn.Module) -> list[Attention]:
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+# ---- the same function ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_shape_is_the_same_model(name, attention):
+    for dtype, tolerance in ((torch.float64, EXACT), (torch.float32, SINGLE)):
+        model = make(name, dtype, attention)
+        new, told = swapped(model, MODELS[name][3])
+        assert len(attention_of(new)) == len(told.layers) == 2
+        given = inputs(name, dtype, "right" if attention == "eager" else "left")  # of float64 on the left it makes NaN
+        same(run(new, given), run(model, given), SINGLE if (name, attention) in ROUNDING else tolerance)
+
+
+@pytest.mark.parametrize("name", UNNORMED)
+def test_larger_ranks_compute_the_same_and_can_learn(name):
+    model = make(name)
+    shape = grown(MODELS[name][3])
+    new, told = swapped(model, shape)
+    given = inputs(name, torch.float64)
+    same(run(new, given), run(model, given), EXACT)
+    assert all(layer.after == shape and layer.error < EXACT for layer in told.layers)
+    before = [layer.qk_matrices().detach() for layer in attention_of(new)]
+    optimizer = torch.optim.SGD(new.parameters(), lr=1e-2)
+    for _ in range(2):
+        output = new(**given)
+        (output.logits if "logits" in output else output.last_hidden_state).square().sum().backward()
+        optimizer.step()
+    for layer, old in zip(attention_of(new), before, strict=True):
+        rank = AttentionShape.parse(MODELS[name][3]).qk_rank
+        assert torch.linalg.matrix_rank(old, rtol=1e-9).max() <= rank
+        assert torch.linalg.matrix_rank(layer.qk_matrices().detach(), rtol=1e-9).min() > rank
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("name", DECODERS)
+def test_generate_gives_the_same_tokens(name, cached):
+    model = make(name, torch.float32)
+    given = inputs(name, torch.float32)
+    options = {"max_new_tokens": 14, "do_sample": False, "use_cache": cached}
+    expected = model.generate(**given, **options)
+    assert len(expected[:, TOKENS:].unique()) >= 4
+    for shape in (MODELS[name][3], *(() if MODELS[name][4] else (grown(MODELS[name][3]),))):
+        assert torch.equal(swapped(model, shape)[0].generate(**given, **options), expected)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 3}, {"cache_implementation": "static"}])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_generate_with_beams_and_a_cache_of_fixed_size(name, options):
+    model = make(name, torch.float32)
+    given = inputs(name, torch.float32)
+    new, _ = swapped(model, grown(MODELS[name][3]))
+    options = {**options, "max_new_tokens": 8, "do_sample": False, "disable_compile": True}
+    assert torch.equal(new.generate(**given, **options), model.generate(**given, **options))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", "bert", "vit"])
+def test_attention_weights_are_still_given(name):
+    model = make(name, attention="eager")
+    new, _ = swapped(model, MODELS[name][3])
+    given = inputs(name, torch.float64, padding="none")
+    for ours, theirs in zip(*(m(**given, output_attentions=True).attentions for m in (new, model)), strict=True):
+        same(ours, theirs, SINGLE)
+
+
+def test_the_cache_holds_what_the_shape_says():
+    new, _ = swapped(make("llama", torch.float32), "w32-h4-r8-v6-g2")
+    cache = hf.DynamicCache(config=new.config)
+    new(**inputs("llama", torch.float32), past_key_values=cache)
+    assert {(layer.keys.shape, layer.values.shape) for layer in cache.layers} == {((2, 2, 9, 8), (2, 2, 9, 6))}
+
+
+def test_only_the_layers_that_a_function_names():
+    model = make("llama")
+    new, told = swapped(model, lambda number, old: old.replace(v_rank=6) if number == 1 else None)
+    assert [str(layer).split(",")[0] for layer in told.layers] == [
+        "model.layers.1.self_attn: w32-h4-r12-g2 to w32-h4-r12-v6-g2"
+    ]
+    assert len(attention_of(new)) == 1
+
+
+def test_state_dicts_and_copies_carry_everything():
+    new, _ = swapped(make("llama"), "w32-h4-r8-g2")
+    other, _ = swapped(make("llama"), "w32-h4-r8-g2")
+    given = inputs("llama", torch.float64)
+    assert not torch.equal(run(new, given), run(other, given))
+    other.load_state_dict(new.state_dict())
+    for one in (other, copy.deepcopy(new)):
+        assert torch.equal(run(one, given), run(new, given))
+
+
+# ---- the best truncation -------------------------------------------------------------------------------------------
+
+
+def logits_of(model: nn.Module) -> list[Tensor]:
+    """(H, W, W) a layer, with the scale in it."""
+    return [
+        layer.qk_matrices().detach() * layer.inverse_temperature / math.sqrt(layer.shape.qk_rank)
+        for layer in attention_of(model)
+    ]
+
+
+def tail(matrix: Tensor, rank: int) -> float:
+    """Eckart and Young: how far the nearest matrix of that rank is."""
+    return float(torch.linalg.svdvals(matrix)[rank:].norm())
+
+
+def test_truncation_is_eckart_and_young():
+    model = make("vit")
+    for layer in model.vit.layers:
+        layer.attention.q_proj.bias.data.zero_()
+    whole, _ = swapped(model, "w32-h4")
+    new, _ = swapped(model, "w32-h4-r5-v3")
+    for old, cut in zip(logits_of(whole), logits_of(new), strict=True):
+        for head in range(4):
+            assert float((old - cut)[head].norm()) == pytest.approx(tail(old[head], 5))
+    for old, cut in zip(attention_of(whole), attention_of(new), strict=True):
+        for before, after in zip(old.vo_matrices().detach(), cut.vo_matrices().detach(), strict=True):
+            assert float((before - after).norm()) == pytest.approx(tail(before, 3))
+
+
+def test_with_data_truncation_is_the_best_for_the_logits_they_give():
+    """Softmax does not see what all keys share, so logits are compared around their mean over keys."""
+    model = make("vit")
+    for layer in model.vit.layers:
+        layer.attention.q_proj.bias.data.zero_()
+    given = inputs("vit", torch.float64)
+    seen: list[Tensor] = []
+    hook = model.vit.layers[0].attention.register_forward_pre_hook(lambda _, args: seen.append(args[0].flatten(0, 1)))
+    run(model, given)
+    hook.remove()
+    tokens = seen[0]
+    around = tokens - tokens.mean(0)
+    assert len(tokens) < 32  # fewer than the width, so much of a matrix is never seen
+    whole, _ = swapped(model, "w32-h4")
+    blind, _ = swapped(model, "w32-h4-r3")
+    new = copy.deepcopy(model)
+    told = headwise.swap(new, "w32-h4-r3", data=lambda: new(**given))
+    assert told.measured_on == "the data given"
+    for head in range(4):
+        old, cut, other = (logits_of(m)[0][head] for m in (whole, new, blind))
+        best = tail(tokens @ old @ around.mT, 3)
+        assert float((tokens @ (old - cut) @ around.mT).norm()) == pytest.approx(best)
+        assert float((tokens @ (old - other) @ around.mT).norm()) > 1.1 * best
+
+
+def test_with_data_truncation_is_the_best_for_the_values_they_give():
+    model = make("vit")
+    tokens = torch.randn(20, 32, dtype=torch.float64)
+    whole, _ = swapped(model, "w32-h4")
+    new = copy.deepcopy(model)
+    headwise.swap(new, "w32-h4-v3", data=lambda: [layer.attention(tokens[None]) for layer in new.vit.layers])
+    for old, cut in zip(attention_of(whole), attention_of(new), strict=True):
+        for before, after in zip(old.vo_matrices().detach(), cut.vo_matrices().detach(), strict=True):
+            assert float(((before - after) @ tokens.mT).norm()) == pytest.approx(tail(before @ tokens.mT, 3))
+
+
+def plant(model: nn.Module, ranks: tuple[int, int]) -> None:
+    """Llama whose heads need fewer frequency pairs and values than they have; each key/value head its own pairs."""
+    with torch.no_grad():
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            keys = attention.k_proj.weight.view(2, 12, 32)
+            for group in range(2):
+                gone = torch.randperm(6)[ranks[0] // 2 :]
+                keys[group, torch.cat([gone, gone + 6])] = 0
+            values = attention.v_proj.weight.view(2, 12, 32)
+            values.copy_(torch.randn(2, 12, ranks[1], dtype=values.dtype) @ values[:, : ranks[1]])
+
+
+@pytest.mark.parametrize("aware", [False, True])
+def test_under_rotary_whole_pairs_go_and_each_head_keeps_its_own(aware):
+    model = make("llama")
+    plant(model, (8, 5))
+    given = inputs("llama", torch.float64)
+    new = copy.deepcopy(model)
+    told = headwise.swap(new, "w32-h4-r8-v5-g2", data=(lambda: new(**given)) if aware else None)
+    same(run(new, given), run(model, given), 1e-7)  # float32 norms of the model's own
+    assert max(layer.error for layer in told.layers) < EXACT
+    pairs = [layer.pairs for layer in attention_of(new)]
+    assert not all(torch.equal(one[0], one[1]) for one in pairs)
+    options = {"max_new_tokens": 10, "do_sample": False}
+    assert torch.equal(new.generate(**given, **options), model.generate(**given, **options))
+
+
+def test_sharing_less_changes_nothing():
+    model = make("llama")
+    new, told = swapped(model, "w32-h4-r12")
+    given = inputs("llama", torch.float64)
+    same(run(new, given), run(model, given), EXACT)
+    assert max(layer.error for layer in told.layers) < EXACT
+
+
+# ---- behind a norm -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [-4, 8])
+@pytest.mark.parametrize("name", ["qwen3", "nanochat"])
+def test_behind_a_norm_the_error_is_stated(name, more):
+    """What is said is what the layer does to the tokens it sees."""
+    model = make(name, torch.float32)
+    given = {key: tensor[:1] for key, tensor in inputs(name, torch.float32).items()}
+    new = copy.deepcopy(model)
+    old = AttentionShape.parse(MODELS[name][3])
+    told = headwise.swap(
+        new, old.replace(qk_rank=old.qk_rank + more, rope_rank=old.qk_rank + more), data=lambda: new(**given)
+    )
+    calls: list[dict] = []
+    layer = model.model.layers[0].self_attn
+    layer.register_forward_pre_hook(lambda _, args, options: calls.append(options), with_kwargs=True)
+    run(model, {**given, "use_cache": False})
+    with torch.no_grad():
+        before, after = (m.model.layers[0].self_attn(**calls[0])[0] for m in (model, new))
+    measured = float((after - before).norm() / before.norm())
+    assert told.layers[0].error == pytest.approx(measured, rel=0.02)
+    assert 0 < measured < 1e-3 if more > 0 else 0.01 < measured < 1
+
+
+# ---- new weights ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["w32-h8-r8-g2", "w32-h2-r24-v10-c12-p8", "w32-h4-r16-c8-q20"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_any_shape_with_new_weights_trains_and_generates(name, shape):
+    new, told = swapped(make(name, torch.float32), shape, fresh=True)
+    assert all(layer.error is None for layer in told.layers)
+    given = inputs(name, torch.float32, padding="none")
+    loss = new(**given, labels=given["input_ids"]).loss
+    loss.backward()
+    assert all(p.grad is not None and p.grad.any() for layer in attention_of(new) for p in layer.parameters())
+    options = {"max_new_tokens": 8, "do_sample": False}
+    with_cache, without = (new.generate(**given, **options, use_cache=cached) for cached in (True, False))
+    assert torch.equal(with_cache, without)
+
+
+# ---- torch's own layers --------------------------------------------------------------------------------------------
+
+
+def encoder(batch_first: bool = True, bias: bool = True) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=batch_first, bias=bias, dropout=0.0)
+    return scrambled(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.float64)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("shape", ["w32-h4", "w32-h4-r12-v11"])
+def test_a_torch_encoder_computes_the_same(shape, batch_first, bias):
+    model = encoder(batch_first, bias)
+    x = torch.randn(3, 9, 32, dtype=torch.float64)
+    x = x if batch_first else x.transpose(0, 1)
+    padding = torch.arange(9) >= torch.tensor([[9], [5], [7]])
+    causal = nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.float64)
+    new = copy.deepcopy(model)
+    headwise.swap(new, shape, data=lambda: new(x))
+    assert all(isinstance(layer.self_attn, MultiheadAttention) for layer in new.layers)
+    hidden = torch.zeros(3, 9, dtype=torch.float64).masked_fill(padding, -math.inf)
+    for masks in ({}, {"src_key_padding_mask": hidden}, {"mask": causal}):
+        for training in (False, True):
+            model.train(training), new.train(training)
+            with torch.set_grad_enabled(training):  # without gradients torch's own takes another way
+                same(new(x, **masks), model(x, **masks), EXACT)
+
+
+def test_one_encoder_layer_and_a_decoder_layer():
+    layer, memory = encoder().layers[0], torch.randn(2, 7, 32, dtype=torch.float64)
+    new, _ = swapped(layer, "w32-h4")
+    same(new(memory), layer(memory), EXACT)
+    decoder = scrambled(nn.TransformerDecoderLayer(32, 4, 48, batch_first=True), torch.float64)
+    new, told = swapped(decoder, "w32-h4-r9")
+    assert len(told.layers) == 2
+    same(new(memory, memory[:, :5]), decoder(memory, memory[:, :5]), EXACT)
+
+
+# ---- what cannot be ------------------------------------------------------------------------------------------------
+
+
+def refused(model: nn.Module, choice, **options) -> str:
+    with pytest.raises(SpecError) as error:
+        headwise.swap(model, choice, **options)
+    return str(error.value)
+
+
+def test_what_cannot_be_is_a_sentence_and_changes_nothing():
+    model = make("llama")
+    given = inputs("llama", torch.float64)
+    before = run(model, given)
+    assert "width is 32" in refused(model, "w64-h4")
+    assert "width is 32" in refused(model, "w64-h4", fresh=True)
+    assert "heads differs; fresh=True" in refused(model, "w32-h8")
+    assert "kv_latent differs; fresh=True" in refused(model, "w32-h4-r12-c8")
+    assert "repeated, not joined" in refused(model, "w32-h4-r12-g1")
+    assert "letter" in refused(model, "w32-x4")
+    assert "give an AttentionShape" in refused(model, lambda number, old: 12)
+    assert "nothing to swap" in refused(model, lambda number, old: None)
+    assert "width is 32" in refused(model, lambda number, old: old if number == 0 else "w64-h4")
+    assert "did not run" in refused(model, "w32-h4-r8-g2", data=lambda: None)
+    assert "leave one of them out" in refused(model, "w32-h4-r8-g2", data=lambda: None, fresh=True)
+    assert torch.equal(run(model, given), before)
+    headwise.swap(model, "w32-h4-r8-g2")
+    assert "swapped before" in refused(model, "w32-h4-r8-g2")
+
+
+def test_models_that_are_not_known_are_named():
+    assert "attention in Linear; it knows transformers' Llama" in refused(nn.Linear(3, 3), "w32-h4")
+    t5 = hf.T5Model(hf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=VOCAB))
+    assert "T5Model" in refused(t5, "w32-h4")
+    gemma = hf.GemmaForCausalLM(hf.GemmaConfig(**LLAMA))
+    assert "GemmaAttention; a swap knows LlamaAttention" in refused(gemma, "w32-h4-r12-g2")
+    with torch.device("meta"):
+        empty = hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA))
+    assert "no numbers" in refused(empty, "w32-h4-r12-g2")
+    model = make("llama")
+    model.config._attn_implementation = "flex_attention"
+    assert "attn_implementation='sdpa'" in refused(model, "w32-h4-r12-g2")
+    layer = nn.TransformerEncoderLayer(32, 4)
+    assert "no latent" in refused(layer, "w32-h4-c8", fresh=True)
+    layer.self_attn = nn.MultiheadAttention(32, 4, add_bias_kv=True)
+    assert "add_bias_kv" in refused(layer, "w32-h4")
+    assert "model around" in refused(nn.MultiheadAttention(32, 4), "w32-h4")

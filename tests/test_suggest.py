@@ -1,0 +1,42 @@
+"""Suggestions: exact costs, and evidence named claim by claim."""
+
+import pytest
+
+from headwise.claims import Claim, Comparison, Judgement
+from headwise.cost import price
+from headwise.known import find
+from headwise.options import ModelOptions
+from headwise.spec import SpecError
+from headwise.suggest import suggestions
+
+
+def judged(name, decided):
+    claim = Claim(name, f"claim {name}", "", "", lambda rows: [])
+    return Judgement(claim, decided, "laptop", Comparison("ratio", (), 1.0), 1.2, 1.1, 1.3, 3, (), "")
+
+
+def test_suggestions_name_their_evidence_and_exact_costs():
+    base = find("w512-h8-L6").shape
+    found = suggestions(base, ModelOptions(), "memory", [judged("N3", "holds"), judged("N4", "fails")])
+    shared, *_, latent = found["suggestions"]
+    assert (shared["shape"], shared["standing"]) == ("w512-h8-g2-L6", "supported")
+    assert shared["kv_bytes_per_token_difference"] == -0.75
+    assert shared["kv_bytes_per_token"] == price(find("w512-h8-g2-L6").shape).kv_bytes_per_token
+    assert (latent["standing"], latent["kv_bytes_per_token_difference"]) == ("contradicted", -0.75)
+    assert [(line["id"], line["says"]) for line in latent["evidence"]] == [("N3", "against")]
+    assert "w512-h8-g2-L6" in found["answer"]
+    assert "N4" in found["answer"]
+
+
+def test_suggestions_for_quality_keep_the_parameters_and_say_when_nothing_is_settled():
+    base = find("w512-h8-L6").shape
+    found = suggestions(base, ModelOptions(), "quality", [judged("N1", "open"), judged("L2", "open")])
+    assert {one["shape"] for one in found["suggestions"]} == {"w512-h4-L6", "w512-h8-r128-v64-L6-m1536"}
+    assert all(abs(one["parameters_difference"]) < 0.01 for one in found["suggestions"])
+    assert {one["standing"] for one in found["suggestions"]} == {"untested"}
+    assert "does not settle" in found["answer"]
+    torn = suggestions(base, ModelOptions(), "quality", [judged("N1", "holds"), judged("L2", "holds")])
+    assert next(one for one in torn["suggestions"] if one["shape"] == "w512-h4-L6")["standing"] == "disputed"
+    assert "No move" in suggestions(find("w7-h7-L1").shape, ModelOptions(), "quality", [])["answer"]
+    with pytest.raises(SpecError, match="no goal 'beauty'"):
+        suggestions(base, ModelOptions(), "beauty", [])
