@@ -18,6 +18,8 @@ MODULES = {
 NO_TORCH = ["spec", "shape", "options", "known", "cost", "search", "run", "store", "claims", "sweep", "studies"]
 NO_TORCH += ["cli", "__init__", "certify", "theory.bounds", "theory.needs"]
 NO_TORCH += ["report.theory", "report.tables", "report.ledger", "report.runs", "report.page", "track"]
+NO_TORCH += ["compare", "planning", "judging", "pacing", "foreign", "verdict", "suggest", "report.compare"]
+NO_TORCH += ["report.suggest"]
 MAY_IMPORT = {  # what else of the package each part may use
     "spec": set(),
     "shape": {"spec"},

@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "width": 16,
         "depth": 1,
         "context": 8,
-        "batch": 4,
+        "batch": 128,
         "steps": 5,
         "heads": (1, 2, 4),
         "rates": (0.01,),

@@ -19,7 +19,7 @@ from headwise.studies import Cell, Study
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
-        "width": 16, "depth": 1, "dim": 3, "points": 7, "curriculum": 0, "batch": 8, "steps": 5,
+        "width": 16, "depth": 1, "dim": 3, "points": 7, "curriculum": 0, "batch": 256, "steps": 5,
         "heads": (1, 4), "rates": (0.003,), "seeds": 3,
     },
     "laptop": {

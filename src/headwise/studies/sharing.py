@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "smoke": HEAD_SIZES["smoke"] | {
         "heads": 2, "shared": (2, 1),
         "recall": {
-            "width": 16, "heads": 2, "depth": 1, "vocab": 128, "pairs": 4, "length": 32, "batch": 8, "steps": 5,
+            "width": 16, "heads": 2, "depth": 1, "vocab": 128, "pairs": 4, "length": 32, "batch": 256, "steps": 5,
         },
     },
     "laptop": HEAD_SIZES["laptop"] | {
