@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.terminal import AsJson, StorePath, files_beside, open_store, print_json
+from headwise.terminal import AsJson, StorePath, open_store, print_json
 
 if TYPE_CHECKING:
     from headwise.compare import Trainer
@@ -81,7 +81,7 @@ def compare(
             place = {"device": device, "precision": precision}
             settings |= {"rates": grid or RATES, "batch": batch or BATCH}
             question = ask(task, base or parse(task).usual_shape, **settings, **place)
-            trainer = Ours(held, files_beside(held), question.execution, workers, ray)
+            trainer = Ours(held, held.files, question.execution, workers, ray)
         words = ["headwise", "compare", *(["--task", task] if task else ["--command", command])]
         words += ["--metric-json", metric_json, "--metric", metric] if command else []
         words += [
@@ -103,7 +103,7 @@ def _answer(
     from headwise.report.tables import show
     from headwise.verdict import arm_rows, confounds, document, held_equal, rerun, settle
 
-    plan = remembered(question, files_beside(held), trainer)
+    plan = remembered(question, held.files, trainer)
     seconds = plan_seconds(plan, trainer.workers)
     lines = plan_lines(plan, seconds, trainer.workers)
     if dry_run:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.terminal import AsJson, StorePath, files_beside, open_store, print_json
+from headwise.terminal import AsJson, StorePath, open_store, print_json
 
 if TYPE_CHECKING:
     from headwise.checkpoints.reader import Reader
@@ -53,7 +53,7 @@ def _open(source: str, store: Path | None) -> "Reader":
     if Path(source).exists():
         return open_checkpoint(source)
     with open_store(store) as held:
-        found, folder = held.get(source), files_beside(held)
+        found, folder = held.get(source), held.files
     if found is None:
         raise SpecError(f"no file '{source}' here, and no run {source} in this store; headwise runs lists them")
     weights = folder / "weights" / f"{found[0].key}.safetensors"

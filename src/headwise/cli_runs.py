@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.terminal import AsJson, StorePath, files_beside, open_store, print_json
+from headwise.terminal import AsJson, StorePath, open_store, print_json
 
 if TYPE_CHECKING:
     from headwise.studies import Study
@@ -96,7 +96,7 @@ def study_run(
                 summary += conduct(
                     runs,
                     held,
-                    folder=files_beside(held),
+                    folder=held.files,
                     workers=workers,
                     watch=watching,
                     shard=part,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.terminal import AsJson, StorePath, files_beside, open_store, print_json
+from headwise.terminal import AsJson, StorePath, open_store, print_json
 
 if TYPE_CHECKING:
     from headwise.run import Run
@@ -95,7 +95,7 @@ def train(
         def done(runs: list[Run]) -> list[Run]:
             planned = fitted(runs, resolve("auto", "auto"), held)
             with live_sweep(planned) as watch:
-                summary = conduct(planned, held, folder=files_beside(held), watch=watch, keep_weights=keep_weights)
+                summary = conduct(planned, held, folder=held.files, watch=watch, keep_weights=keep_weights)
             if summary.stopped:
                 typer.echo("headwise: stopped; the same command goes on from the checkpoint", err=True)
                 raise typer.Exit(130)

@@ -26,7 +26,6 @@ from headwise.run import Execution, Run, RunResult
 from headwise.store import Store
 from headwise.studies import rows
 from headwise.sweep import Summary, Watch
-from headwise.terminal import files_beside
 
 if TYPE_CHECKING:
     import polars
@@ -187,7 +186,7 @@ def compare(
     lengths: dict[str, Any] = {"steps": steps, "seeds": seeds, "budget": allowed(budget, steps, seeds)}
     question = ask(task, base, arms=tuple(arms), **lengths, **settings)
     with Store(store) as held:
-        folder = files_beside(held)
+        folder = held.files
         trainer = Ours(held, folder, question.execution, workers, ray)
         plan = remembered(question, folder, trainer)
         carry_out(plan, held, trainer)

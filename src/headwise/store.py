@@ -100,6 +100,11 @@ class Store(AbstractContextManager["Store"]):
         self.path = (default_path() if path is None else Path(path)).expanduser()
         self._connection = _open(self.path)
 
+    @property
+    def files(self) -> Path:
+        """The folder beside it: checkpoints, kept weights, plans of comparisons."""
+        return self.path.with_suffix(".files")
+
     @classmethod
     def from_parquet(cls, *paths: str | Path) -> Self:
         """A read-only store in memory, of whatever `merge` takes."""

@@ -33,8 +33,3 @@ def open_store(path: Path | None, parquet: Path | None = None) -> "Store":
     from headwise.store import Store, default_path
 
     return Store.from_parquet(parquet) if parquet else Store(path or default_path())
-
-
-def files_beside(store: "Store") -> Path:
-    """Checkpoints and weights lie beside the store."""
-    return Path(store.path).with_suffix(".files")
