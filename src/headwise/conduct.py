@@ -156,7 +156,7 @@ def best_rate(trials: list[Run], store: Store) -> float:
     errors = {}
     for run in trials:
         held = store.get(run.key)
-        errors[run.recipe.learning_rate] = held[1].metrics.get("validation_error", math.inf) if held else math.inf
+        errors[run.recipe.learning_rate] = held[1].validation_error if held else math.inf
     if min(errors.values()) == math.inf:
         raise SpecError(f"no run with a learning rate of {', '.join(map(str, errors))} came to an end; try lower ones")
     return min(errors, key=lambda rate: errors[rate])

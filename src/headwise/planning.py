@@ -206,7 +206,7 @@ def follow(plan: Plan, found: Found) -> Course:
         errors: dict[str, dict[float, float]] = {}
         for (arm, rate), result in zip(trials, results, strict=True):
             assert result is not None
-            errors.setdefault(arm.shape, {})[rate] = validation_error(result)
+            errors.setdefault(arm.shape, {})[rate] = result.validation_error
         if min(errors[plan.base].values()) == math.inf:
             raise SpecError(_no_end(plan.base, [r for r in results if r]))
         alive = _halve(errors, plan.base, last=number == len(plan.rungs), dropped=course.dropped)
@@ -223,13 +223,6 @@ def follow(plan: Plan, found: Found) -> Course:
     return course
 
 
-def validation_error(result: RunResult) -> float:
-    """What a trial is chosen by; endless where it came to nothing."""
-    metrics = result.metrics if result.status == "done" else {}
-    error = metrics.get("validation_error", metrics.get("error", math.inf))
-    return error if math.isfinite(error) else math.inf
-
-
 def _halve(
     errors: dict[str, dict[float, float]], base: str, last: bool, dropped: dict[str, str]
 ) -> dict[str, tuple[float, ...]]:
@@ -243,11 +236,12 @@ def _halve(
             why = "no learning rate came to an end" if best[arm] == math.inf else f"validation error {best[arm]:.4g}"
             limit = f", those kept had {best[kept[-1]]:.4g} or less" if kept and best[arm] < math.inf else ""
             dropped[arm] = why + limit
-    halves = {}
-    for arm in (base, *kept):
-        ranked = sorted(errors[arm], key=lambda rate, arm=arm: errors[arm][rate])  # type: ignore[misc]
-        halves[arm] = tuple(sorted(ranked[: 1 if last else math.ceil(len(ranked) / 2)]))
-    return halves
+    return {arm: _better_rates(errors[arm], last) for arm in (base, *kept)}
+
+
+def _better_rates(errors: dict[float, float], last: bool) -> tuple[float, ...]:
+    ranked = sorted(errors, key=lambda rate: errors[rate])
+    return tuple(sorted(ranked[: 1 if last else math.ceil(len(ranked) / 2)]))
 
 
 def still_in(others: int) -> int:

@@ -7,6 +7,7 @@ chosen when the plan is made and stands in the spec; nothing is chosen by timing
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -167,6 +168,16 @@ class RunResult:
     weights: str = ""  # hash of the final weights, where they were kept
     message: str = ""  # why a run diverged or failed
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def validation_error(self) -> float:
+        """What a learning rate is chosen by: endless where a run came to nothing.
+
+        A trainer of somebody's own may report one number only, which then has to do.
+        """
+        metrics = self.metrics if self.status == "done" else {}
+        error = metrics.get("validation_error", metrics.get("error", math.inf))
+        return error if math.isfinite(error) else math.inf
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
