@@ -202,6 +202,16 @@ def test_the_published_points_without_encodings_are_those_of_the_first_figure():
         assert point["error"] == pytest.approx(first[point["depth"], point["rank"]], rel=0.002)
 
 
+def test_errors_are_set_beside_the_figures_points_of_their_size():
+    study = load("rank-cliff")
+    rows = [Row(cell.place, cell.run.seed, {"error": 0.7}, cell.run.key) for cell in study.of("published-size")]
+    found = {row["rank"]: row for row in study.against_published(rows)}
+    assert sorted(found) == [1, 8, 16, 32, 64]
+    assert found[32]["ratio"] == pytest.approx(0.7 / 0.6935)
+    assert (found[64]["published"], found[64]["seeds"]) == (0.01531, 2)
+    assert study.against_published(world(study, lambda place: {"error": 0.7})) == []
+
+
 def test_published_ratios_are_those_of_the_tables():
     by_points = {(p["points"], p["rank"]): p["error"] for p in published_values("context_length")}
     for points, ratio in context_length.PUBLISHED.items():

@@ -20,12 +20,13 @@ SOURCES = {"Q": "rank", "N": "nanochat", "L": "heads and depth"}  # by the first
 
 @dataclass(frozen=True)
 class Row:
-    """One finished run as a claim sees it: the cell it belongs to, its seed and its metrics."""
+    """One finished run as a claim sees it: its cell and seed, its metrics, and (step, name, value) on the way there."""
 
     cell: dict[str, Any]
     seed: int
     metrics: dict[str, float]
     key: str
+    history: tuple[tuple[int, str, float], ...] = ()
 
 
 @dataclass(frozen=True)

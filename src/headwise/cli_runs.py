@@ -107,7 +107,8 @@ def study_run(
                 break
         judgements, rows = judge_all(study, held), study_rows(study, preset, held)
     chart = _draw(study, rows, preset, out) if rows or not summary.planned else None
-    _tell(study, preset, summary.as_dict(), judgements, chart, as_json)
+    beside = study.against_published(rows) if study.against_published else []
+    _tell(study, preset, summary.as_dict(), judgements, chart, beside, as_json)
     if summary.failed or summary.stopped:
         raise typer.Exit(130 if summary.stopped else 1)
 
@@ -130,16 +131,26 @@ def _draw(study: "Study", rows: Any, preset: str, out: Path | None) -> str:
     return str(save(study.chart(rows, preset), folder, f"{study.name}-{preset}")[0])
 
 
-def _tell(study: Any, preset: str, counts: dict[str, int], judgements: Any, chart: str | None, as_json: bool) -> None:
+def _tell(
+    study: Any,
+    preset: str,
+    counts: dict[str, int],
+    judgements: Any,
+    chart: str | None,
+    beside: list[dict[str, float]],
+    as_json: bool,
+) -> None:
     if as_json:
         claims = [judgement.as_dict() for judgement in judgements]
         document = {"study": study.name, "preset": preset, "runs": counts, "claims": claims, "chart": chart}
-        return print_json(document)
+        return print_json(document | {"published": beside})
     from headwise.report.ledger import ledger
-    from headwise.report.tables import show
+    from headwise.report.tables import published_table, show
 
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     show(f"{study.name} ({preset}): {told}", "", *ledger(judgements))
+    if beside:
+        show("", published_table(beside))
     if chart:
         show(f"Chart: {chart}, and .svg, .pdf, .html beside it")
 

@@ -186,6 +186,7 @@ def stages(
 ) -> Iterator[list[Run]]:
     """A study's runs as they are planned here: trials of learning rates, then the grid they decide."""
     trials = study.trials(preset)
+    study.check_data(preset, sources)
     if trials:
         yield fitted([cell.run for cell in trials], execution, store, sources)
     cells = study.judged(preset, rows(trials, results_of(store, trials)))

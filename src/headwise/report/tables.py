@@ -73,6 +73,16 @@ def _notes(known: Known) -> list[RenderableType]:
     return notes
 
 
+def published_table(rows: list[dict[str, float]]) -> Table:
+    """Measured errors beside published ones."""
+    table = _table("depth", "multiplier", "rank", "error", "range", "published", "ratio", title="Against the figure")
+    for row in rows:
+        sizes = (f"{row[name]:g}" for name in ("depth", "multiplier", "rank"))
+        spread = f"{row['least']:.4g}–{row['most']:.4g}"
+        table.add_row(*sizes, f"{row['error']:.4g}", spread, f"{row['published']:.4g}", f"{row['ratio']:.3g}")
+    return table
+
+
 def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[RenderableType]:
     """Shapes of equal cost, the base marked. Beside the shape, only what varies and still fits."""
     shown = rows[:limit]

@@ -2,7 +2,8 @@
 
 Presets are data: `smoke` takes seconds and decides nothing, `laptop` minutes on two cores, `paper` is the published
 configuration. A preset with `rates` tunes: every place of the grid is tried at each of these learning rates with a seed
-that is not judged, and the judged runs take the rate whose validation error was the least.
+that is not judged, and the judged runs take the rate whose validation error was the least. A preset with `data` says,
+by the task's name, what `--data` must point to: a default that decides nothing is not taken in its place.
 """
 
 import math
@@ -42,6 +43,7 @@ class Study:
     chart: Callable[[list[Row], str], Any]
     claims: tuple[Claim, ...]
     keep_weights: bool = False
+    against_published: Callable[[list[Row]], list[dict[str, float]]] | None = None
 
     @cache  # noqa: B019 (studies live as long as the program)
     def of(self, preset: str) -> list[Cell]:
@@ -58,6 +60,13 @@ class Study:
             if at.run.seed == 0
             for run in at_rates(at.run, rates)
         ]
+
+    def check_data(self, preset: str, sources: Mapping[str, str]) -> None:
+        """Of a preset that needs data of the user's own: whether they said where it is."""
+        for task, wanted in self.presets[preset].get("data", {}).items():
+            if task not in sources:
+                told = f"headwise study run {self.name} --preset {preset} --data {task}=PLACE"
+                raise SpecError(f"the {preset} preset of {self.name} needs {wanted}; say where it is: {told}")
 
     def judged(self, preset: str, trials: list[Row]) -> list[Cell]:
         """The grid, with the rate that trials chose; without the places whose trials are not all done."""
@@ -93,7 +102,8 @@ def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:
     for at in cells:
         result = results.get(at.run.cell_key)
         if result is not None and result.status == "done":
-            found.append(Row(at.place, at.run.seed, {**result.metrics, **_facts(at.run, result)}, result.key))
+            history = tuple((step, name, value) for step, name, value in (*result.curve, *result.probes))
+            found.append(Row(at.place, at.run.seed, {**result.metrics, **_facts(at.run, result)}, result.key, history))
         elif result is not None and result.status == "diverged" and "trial" in at.place:
             found.append(Row(at.place, at.run.seed, {"validation_error": math.inf}, result.key))
     return found
