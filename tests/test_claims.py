@@ -153,4 +153,4 @@ def test_an_empty_store_says_what_would_settle_it():
     with Store(":memory:") as store:
         for judgement in judge_all(study, store):
             assert judgement.verdict == "open"
-            assert "--preset laptop (36 runs to do)" in judgement.settle
+            assert "--preset laptop (36 runs to do, 12.9 TFLOP)" in judgement.settle

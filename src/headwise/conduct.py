@@ -20,6 +20,7 @@ from headwise.sweep import Plan, Summary, Watch, make_plan, tokens, work
 
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
+GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
 SCORES_WORTH = 6 * 10**9  # at some 5 ns gained a score, half a minute: what generating kernels may take
 
 
@@ -199,12 +200,24 @@ def judge_all(study: Study, store: Store) -> list[Judgement]:
     whole = (preset for preset, held in found.items() if held and _covers(study, preset, held))
     used = next(whole, next((preset for preset, held in found.items() if held), "laptop"))
     larger = "paper" if used == "laptop" and found[used] and "paper" in study.presets else "laptop"
-    missing = len(study.of(larger)) - len(found.get(larger, []))
-    settle = f"headwise study run {study.name} --preset {larger} ({missing} runs to do)"
-    if not missing:
-        settle = f"more seeds than the {larger} preset of {study.name} has"
+    settle = _settling(study, larger, found.get(larger, []))
     done = _covers(study, used, found.get(used, []))
     return [judge(claim, used, found.get(used, []), settle, done) for claim in study.claims]
+
+
+def _settling(study: Study, preset: str, held: list[Row]) -> str:
+    """What would decide a claim that is open, and what that costs."""
+    from headwise.report.tables import short
+
+    found = [(row.cell, row.seed) for row in held]
+    todo = [cell.run for cell in study.of(preset) if (cell.place, cell.run.seed) not in found]
+    if not todo:
+        return f"more seeds than the {preset} preset of {study.name} has"
+    flops = sum(work(run) for run in todo + [cell.run for cell in study.trials(preset) if not held])
+    cost = f"{len(todo)} runs to do" + (f", {short(flops, 'FLOP')}" if flops else "")
+    if flops > GPU_HOUR:
+        cost += f", {flops / GPU_HOUR:,.0f} GPU hours at 100 TFLOP/s"
+    return f"headwise study run {study.name} --preset {preset} ({cost})"
 
 
 def _covers(study: Study, preset: str, held: list[Row]) -> bool:

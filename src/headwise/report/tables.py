@@ -9,7 +9,7 @@ from headwise.cost import BODY_PARTS, Cost
 from headwise.known import KNOWN, Known
 from headwise.search import Row
 
-_SI = ("", "k", "M", "G", "T", "P", "E")  # FLOPs and bytes
+_SI = ("", "k", "M", "G", "T", "P", "E", "Z")  # FLOPs and bytes
 _COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
 
 

@@ -101,9 +101,9 @@ def memory(run: Run) -> int:
 
 
 def tokens(run: Run) -> int:
-    """A guess from the task's fields, for queues and progress bars: the task itself would need torch."""
-    task = run.task
-    return int(task.get("tokens") or task.get("points") or task.get("context") or task.get("length") or 128)
+    """A guess from the task's fields or the model's, for queues and progress bars: the task itself would need torch."""
+    named = (run.task.get(name) for name in ("tokens", "points", "context", "length"))
+    return int(next(filter(None, named), run.options.tokens or 128))
 
 
 def read_shard(text: str | None) -> tuple[int, int]:
