@@ -19,7 +19,7 @@ NO_TORCH = ["spec", "shape", "options", "known", "cost", "search", "run", "store
 NO_TORCH += ["cli", "__init__", "certify", "theory.bounds", "theory.needs"]
 NO_TORCH += ["report.theory", "report.tables", "report.ledger", "report.runs", "report.page", "track"]
 NO_TORCH += ["compare", "planning", "judging", "pacing", "foreign", "verdict", "suggest", "report.compare"]
-NO_TORCH += ["report.suggest"]
+NO_TORCH += ["report.suggest", "law"]
 MAY_IMPORT = {  # what else of the package each part may use
     "spec": set(),
     "shape": {"spec"},
@@ -35,7 +35,8 @@ MAY_IMPORT = {  # what else of the package each part may use
     "records": {"run", "shape", "spec"},
     "store": {"records", "run"},
     "claims": set(),
-    "studies": {"studies", "claims", "run", "cost", "options", "shape", "spec", "report", "theory"},
+    "law": {"cost", "options", "shape", "spec"},
+    "studies": {"studies", "claims", "law", "run", "cost", "options", "shape", "spec", "report", "theory"},
     "checkpoints": {"checkpoints", "attention", "models", "options", "shape", "spec"},
     "truncation": {"checkpoints", "cost", "shape", "spec", "spectra"},
     "inspection": {"checkpoints", "truncation", "shape", "spectra"},
@@ -44,8 +45,9 @@ MAY_IMPORT = {  # what else of the package each part may use
     "hf_model": {"models", "options", "shape", "spec", "swapping"},
     "spectra": {"spec"},
     "probes": {"attention", "spectra", "spec"},
+    "pretrained": {"data", "models", "run", "spec", "tasks"},
     "train": {"models", "probes", "checkpoint", "machine", "attention", "cost", "optim", "run", "tasks", "theory"}
-    | {"spec", "__init__"},
+    | {"spec", "pretrained", "__init__"},
 }
 
 

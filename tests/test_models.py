@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from headwise.models import Decoder, Encoder, build
 from headwise.models.blocks import UnitNorm
-from headwise.models.vit import cut_patches
+from headwise.models.vit import cut_patches, whiten
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -158,3 +158,49 @@ def test_a_decoder_learns_to_copy():
 
 def test_build_reads_text():
     assert build("w16-h4-L2").shape == ModelShape.parse("w16-h4-L2")
+
+
+# ---- conditioning --------------------------------------------------------------------------------------------------
+
+
+def vit(**options):
+    torch.manual_seed(0)
+    made = preset("vit", image=8, patch=2, classes=3, **options)
+    return build("w32-h4-L2", made, dtype=torch.float64)
+
+
+def test_orthogonal_matrices_keep_the_size_and_directions_of_the_drawn_ones():
+    drawn, made = vit(), vit(init="orthogonal")
+    for (name, old), (_, new) in zip(drawn.named_parameters(), made.named_parameters(), strict=True):
+        if "attention" not in name or old.dim() < 2:
+            torch.testing.assert_close(new, old, rtol=0, atol=0)
+            continue
+        for one, other in zip(old.split(32), new.split(32), strict=True):  # queries, keys and values apart
+            torch.testing.assert_close(other @ other.T, one.square().mean() * 32 * torch.eye(32, dtype=torch.float64))
+            values = torch.linalg.eigvalsh(one.T @ other)  # symmetric and positive: a polar factor
+            assert values.min() > 0
+            torch.testing.assert_close(one.T @ other, (one.T @ other).T)
+
+
+def test_whitened_tokens_are_the_nearest_with_equal_singular_values():
+    """By the singular value decomposition; more tokens than the width have orthogonal columns instead of rows."""
+    for shape in ((3, 17, 32), (3, 40, 16)):
+        tokens = torch.randn(shape, dtype=torch.float64)
+        left, _, right = torch.linalg.svd(tokens, full_matrices=False)
+        found = whiten(tokens)
+        torch.testing.assert_close(found, left @ right * max(shape[1:]) ** 0.5, rtol=1e-6, atol=1e-6)
+        assert found.square().mean() == pytest.approx(1)
+    assert torch.autograd.gradcheck(whiten, torch.randn(1, 3, 5, dtype=torch.float64, requires_grad=True))
+
+
+def test_whitened_tokens_reach_the_first_block():
+    model, images = vit(whitened=True), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    seen = []
+    model.body.register_forward_pre_hook(lambda body, given: seen.append(given[0]))
+    assert model(images).shape == (2, 3)
+    assert torch.linalg.cond(seen[0]).max() < 1.01
+
+
+def test_whitening_would_leak_in_a_decoder():
+    with pytest.raises(SpecError, match="depend on later ones"):
+        preset("nanochat", vocab=50, whitened=True)

@@ -418,7 +418,7 @@ def old_store(path):
         connection.execute(statement)
     connection.execute("PRAGMA user_version = 1")
     record = store_module.encode(make_run(), make_result(make_run()), "here")
-    names = [name for name in COLUMNS if name != "provenance"]
+    names = [name for name in COLUMNS if name not in ("provenance", "latency")]
     places = ", ".join("?" * len(names))
     connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({places})", [record[name] for name in names])
     points = [(make_run().key, *point) for point in make_result(make_run()).curve]
@@ -434,6 +434,14 @@ def test_an_older_file_is_brought_up_to_date(tmp_path):
         assert store.add(make_run(1), make_result(make_run(1), probes=[(1, "rank", 2.0)]))
         assert store.frame()["provenance"].to_list() == ["here", "here"]
     assert sqlite3.connect(tmp_path / "old.db").execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+
+
+def test_an_older_export_lacks_later_columns(tmp_path):
+    with Store(filled(tmp_path / "new.db", [0])) as store:
+        store.export(tmp_path / "new.parquet")
+    pl.read_parquet(tmp_path / "new.parquet").drop("latency").write_parquet(tmp_path / "old.parquet")
+    with Store.from_parquet(tmp_path / "old.parquet") as old:
+        assert [result.latency for _, result in old.runs()] == [0.0]
 
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path, monkeypatch):

@@ -52,7 +52,8 @@ def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
 
 def test_every_claim_has_one_study():
     assert len(CLAIMED) == sum(len(study.claims) for study in load_all())
-    wanted = {*(f"Q{number}" for number in range(1, 19)), *(f"N{number}" for number in range(1, 6)), "L1", "L2", "L4"}
+    wanted = {*(f"Q{number}" for number in range(1, 19)), *(f"N{number}" for number in range(1, 6))}
+    wanted |= {f"L{number}" for number in range(1, 16)}
     assert wanted <= CLAIMED
 
 
@@ -61,6 +62,14 @@ def test_unknown_studies_and_presets_are_refused():
         load("alchemy")
     with pytest.raises(SpecError, match="no preset 'huge'"):
         load("rank-cliff").of("huge")
+
+
+def test_a_preset_that_needs_data_says_which(monkeypatch):
+    study = load("head-size")
+    monkeypatch.setitem(study.presets, "own", {"data": {"text": "your own letters"}})
+    study.check_data("own", {"text": "letters.txt"})
+    with pytest.raises(SpecError, match="needs your own letters; say where it is"):
+        study.check_data("own", {})
 
 
 # ---- certified bounds over runs ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import pytest
 from headwise.claims import Claim, Comparison, Judgement
 from headwise.cost import price
 from headwise.known import find
+from headwise.law import Point, fit
 from headwise.options import ModelOptions
 from headwise.spec import SpecError
 from headwise.suggest import suggestions
@@ -40,3 +41,21 @@ def test_suggestions_for_quality_keep_the_parameters_and_say_when_nothing_is_set
     assert "No move" in suggestions(find("w7-h7-L1").shape, ModelOptions(), "quality", [])["answer"]
     with pytest.raises(SpecError, match="no goal 'beauty'"):
         suggestions(base, ModelOptions(), "beauty", [])
+
+
+def test_the_law_says_what_a_move_changes_and_where_it_ends():
+    points = [
+        Point(find(text).shape, steps, 1 + find(text).shape.layers[0].heads ** 0.1 * steps**-0.2)
+        for text in ("w16-h2-L2", "w32-h4-L4", "w32-h2-L2", "w64-h8-L1", "w48-h4-L3-m96", "w64-h1-L6", "w48-h16-r4-L2")
+        for steps in (100, 300)
+    ]
+    law, base = fit(points), find("w32-h4-L2").shape
+    found = suggestions(base, ModelOptions(), "quality", [], law=law)["suggestions"]
+    fewer = next(one for one in found if one["shape"] == "w32-h2-L2")["law"]
+    wanted = law.change(base, find("w32-h2-L2").shape, 300)
+    assert (fewer["loss_difference"], fewer["steps"]) == (wanted.value - 1, 300)
+    assert fewer["low"] < fewer["loss_difference"] < min(0, fewer["high"])
+    assert not fewer["extrapolated"]
+    large = suggestions(find("gpt2").shape, find("gpt2").options, "quality", [], law=law)["suggestions"]
+    assert all(one["law"]["extrapolated"] and "parameters" in one["law"]["outside"][0] for one in large)
+    assert suggestions(base, ModelOptions(), "quality", [])["suggestions"][0]["law"] is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise import cli_checkpoints, cli_compare, cli_export, cli_report, cli_runs, cli_tasks, cli_theory
+from headwise import cli_checkpoints, cli_compare, cli_export, cli_predict, cli_report, cli_runs, cli_tasks, cli_theory
 from headwise.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-for commands in (cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_export):
+for commands in (cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_predict, cli_export):
     commands.add_to(app)
 
 Shape = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]

@@ -220,15 +220,17 @@ def suggest(
     as_json: AsJson = False,
 ) -> None:
     """Shapes to try before any training: exact costs, and what the ledger says."""
-    from headwise.conduct import judge_all
+    from headwise.conduct import judge_all, study_rows
     from headwise.known import find
     from headwise.report.suggest import suggestion_lines
     from headwise.report.tables import show
     from headwise.studies import load
+    from headwise.studies.predict_the_trade import STUDY, law_of
     from headwise.suggest import STUDIES, suggestions
 
     known = find(base)
     with open_store(store, from_) as held:
         judged = [judgement for name in STUDIES for judgement in judge_all(load(name), held)]
-    found = suggestions(known.shape, known.options, goal, judged, context)
+        law = law_of(lambda preset: study_rows(STUDY, preset, held))
+    found = suggestions(known.shape, known.options, goal, judged, context, law)
     print_json(found) if as_json else show(*suggestion_lines(found))

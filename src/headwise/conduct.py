@@ -80,17 +80,31 @@ def fitted(
 
 def _identity(run: Run) -> tuple[str, str]:
     """Equal for runs that differ only in what was resolved for a machine."""
-    return run.cell_key, str(run.task.get("content", ""))
+    return run.cell_key, _content(run)
+
+
+def _content(run: Run) -> str:
+    """What data a run reads, in its pre-training too."""
+    tasks = (run.begin.get("run", {}).get("task", {}), run.task)
+    return " ".join(str(task.get("content", "")) for task in tasks)
 
 
 def _with_data(run: Run, sources: dict[str, str]) -> Run:
-    """The run with the hash of its data and the sizes that a model must have for it."""
-    name = run.task["name"]
-    if run.task.get("content") or name.endswith(".py"):
-        return run
-    place = {"source": sources[name]} if name in sources else {}
-    found, facts = _read(json.dumps(run.task | place, sort_keys=True))
+    """The run with the hash of its data, and of its pre-training's, and the sizes that a model must have for it."""
+    before = run.begin.get("run", {})
+    if "task" in before:
+        learned, _ = _found(before["task"], sources)
+        run = run.replace(begin=run.begin | {"run": before | {"task": before["task"] | learned}})
+    found, facts = _found(run.task, sources)
     return run.replace(task=run.task | found, options=run.options.replace(**facts)) if found else run
+
+
+def _found(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = task["name"]
+    if task.get("content") or name.endswith(".py"):
+        return {}, {}
+    place = {"source": sources[name]} if name in sources else {}
+    return _read(json.dumps(task | place, sort_keys=True))
 
 
 @cache
@@ -173,13 +187,14 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
     found: dict[tuple[str, str], dict[str, RunResult]] = {}
     for run, result in store.runs() if keys else ():
         if run.cell_key in keys:
-            same = found.setdefault((run.task["name"], str(run.task.get("content", ""))), {})
+            same = found.setdefault((run.task["name"], _content(run)), {})
             if run.cell_key not in same or run.execution == Execution():
                 same[run.cell_key] = result
     largest: dict[str, dict[str, RunResult]] = {}
     for (task, _), same in found.items():
         largest[task] = max(same, largest.get(task, {}), key=len)
-    return {key: result for same in largest.values() for key, result in same.items()}
+    chosen = {key: result for same in largest.values() for key, result in same.items()}
+    return dict(zip(chosen, store.with_points(chosen.values()), strict=True))
 
 
 def stages(

@@ -69,6 +69,14 @@ def reset_peak_memory(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
+def synchronize(device: str) -> None:
+    """Wait until the device has done what it was asked for: only then does a clock tell how long that took."""
+    import torch
+
+    if device != "cpu":
+        getattr(torch, device).synchronize()
+
+
 def peak_memory(device: str) -> int:
     """Bytes: of the device where torch counts them, else of the whole process so far."""
     if device == "cuda":

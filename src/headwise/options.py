@@ -35,7 +35,10 @@ class ModelOptions(Spec):
     logit_scale: bool = Field(default=False, description="a learned factor on each head's logits")
     output_scale: float = Field(default=1.0, description="fixed factor on attention's output")
     dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")
-    init: Literal["unit", "torch"] = Field(default="unit", description="unit variances, or as torch's modules begin")
+    init: Literal["unit", "torch", "orthogonal"] = Field(
+        default="unit",
+        description="unit variances; as torch's modules begin; unit, but attention's orthogonal",
+    )
     vocab: int = Field(default=0, description="number of tokens")
     context: int = Field(default=0, description="longest sequence; 0 where the model has no limit of its own")
     segments: int = Field(default=0, description="rows of BERT's segment table")
@@ -49,6 +52,7 @@ class ModelOptions(Spec):
     image: int = Field(default=0, description="side of a square image, in pixels")
     patch: int = Field(default=0, description="side of a square patch, in pixels")
     channels: int = Field(default=3, description="of an image")
+    whitened: bool = Field(default=False, description="an image's tokens made orthogonal before the first block")
 
     @model_validator(mode="after")
     def _check(self) -> "ModelOptions":
@@ -65,6 +69,8 @@ class ModelOptions(Spec):
             raise SpecError("learned positions need a context: give --context or context=...")
         if self.family == "vit" and self.image % self.patch:
             raise SpecError(f"patches of {self.patch} do not tile an image of {self.image}; use a divisor")
+        if self.whitened and self.family != "vit":
+            raise SpecError("whitened tokens depend on later ones too: leave whitened out, or use family 'vit'")
         if self.head in ("lm", "mlm") and not self.vocab:
             raise SpecError(f"head '{self.head}' predicts tokens, so it needs vocab")
         return self

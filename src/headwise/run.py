@@ -8,6 +8,7 @@ chosen when the plan is made and stands in the spec; nothing is chosen by timing
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -83,7 +84,7 @@ class Run(Spec):
     shape: str = Field(description="the model's shape")
     options: ModelOptions = Field(default_factory=ModelOptions, description="the rest of the model")
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
-    begin: dict[str, Any] = Field(default_factory=dict, description="a construction's name and options, for weights")
+    begin: dict[str, Any] = Field(default_factory=dict, description="an earlier training or a construction")
     steps: int = Field(ge=0, description="optimiser steps; 0 to measure a model as it begins")
     seed: int = Field(default=0, ge=0, description="of weights, data and dropout")
     evaluations: int = Field(default=10, gt=0, description="points of the validation curve")
@@ -124,20 +125,31 @@ class Run(Spec):
         Fields at their default are left out of the hash, so that a field added later leaves known keys alone. So are
         the places of files whose content is hashed: the same data elsewhere is the same run.
         """
-        return _hash(self.model_dump(exclude_defaults=True) | {"task": _without_places(self.task)})
+        return _hash(_with_tasks(self.model_dump(exclude_defaults=True), _without_places))
 
     @cached_property
     def cell_key(self) -> str:
         """A hash of what a study asks for: the run without what was resolved for a machine or read off the data."""
         spec = self.model_dump(exclude={"execution"}, exclude_defaults=True)
-        asked = {name: value for name, value in self.task.items() if name not in ("source", "content")}
         options = {name: value for name, value in spec.get("options", {}).items() if name not in FACTS}
-        return _hash(spec | {"task": asked, "options": options})
+        return _hash(_with_tasks(spec, _asked) | {"options": options})
 
 
 def _hash(spec: dict[str, Any]) -> str:
     text = json.dumps(spec | {"numerics": NUMERICS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _with_tasks(spec: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """A run's spec with its task changed, and so that of the pre-training it begins with, where it does."""
+    begin = spec.get("begin", {})
+    before = begin.get("run", {})
+    changed = {"begin": begin | {"run": _with_tasks(before, change)}} if "task" in before else {}
+    return spec | {"task": change(spec["task"])} | changed
+
+
+def _asked(task: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in task.items() if name not in ("source", "content")}
 
 
 def _without_places(task: dict[str, Any]) -> dict[str, Any]:
@@ -160,6 +172,7 @@ class RunResult:
     probes: list[tuple[int, str, float]] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
+    latency: float = 0.0  # seconds that the trained model takes for a batch, without gradients; 0 where not measured
     tokens: int = 0
     flops: int = 0
     parameters: int = 0

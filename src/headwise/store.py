@@ -18,13 +18,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headwise.records import (
     COLUMNS,
     HERE,
+    LATER,
     POINTS,
     Pair,
     Point,
@@ -61,6 +62,7 @@ MIGRATIONS = (
     f"""ALTER TABLE runs ADD COLUMN provenance TEXT NOT NULL DEFAULT '{HERE}';
     CREATE TABLE probes (id INTEGER PRIMARY KEY, key TEXT, step INTEGER, name TEXT, value REAL);
     CREATE INDEX probes_of_run ON probes (key)""",
+    "ALTER TABLE runs ADD COLUMN latency REAL NOT NULL DEFAULT 0",
 )
 SCHEMA = len(MIGRATIONS)
 # How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.
@@ -159,6 +161,11 @@ class Store(AbstractContextManager["Store"]):
             run, result = decode(record)
             if task in (None, run.task["name"]) and (where is None or where(run, result)):
                 yield run, result
+
+    def with_points(self, results: Iterable[RunResult]) -> Iterator[RunResult]:
+        """Results of `runs` with their curves and probes."""
+        for result in results:
+            yield replace(result, curve=self.curve(result.key), probes=self._points("probes", result.key))
 
     def curve(self, key: str) -> list[Point]:
         """A run's validation curve: rows of (step, name, value)."""
@@ -359,6 +366,8 @@ def _read_parquet(path: Path) -> list[Record]:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise StoreError(f"cannot read {path}: {error}") from None
+    later = {name: value for name, value in LATER.items() if name not in frame.columns}
+    frame = frame.with_columns(pl.lit(value).alias(name) for name, value in later.items())
     if dict(frame.schema) != dict(pl.DataFrame([blank()]).schema):
         raise StoreError(f"{path} does not have the columns that this version of headwise exports")
     return frame.to_dicts()

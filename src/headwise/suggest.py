@@ -2,7 +2,8 @@
 
 A move is a change of shape that people argue about. Claims that would make it a good idea speak for it where they hold
 and against it where they fail; claims that would make it a bad one, the other way round; open ones say nothing yet. The
-claims were measured on small models and on their studies' tasks: evidence, not a promise. No torch here.
+claims were measured on small models and on their studies' tasks: evidence, not a promise. Where there is a law of loss,
+it says what a move would change, and whether that is beyond the runs it was fitted to. No torch here.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from headwise.claims import Judgement
 from headwise.cost import price
+from headwise.law import Law
 from headwise.options import ModelOptions
 from headwise.search import STEP, Candidate, equal_cost, starting_point
 from headwise.shape import ModelShape
@@ -26,6 +28,7 @@ STUDIES = (
     "sharing",
     "latent",
     "block-conditioning",
+    "thinner-gpt",
 )
 SHARED, COMPRESSED = 4, 4  # query heads for a key/value head; times a latent is smaller than what it stands for
 STANDINGS = ("supported", "disputed", "untested", "contradicted")
@@ -112,7 +115,7 @@ MOVES = (
         "twice as many heads of half the rank, in five eighths of the layers",
         ("speed", "memory"),
         _more_heads_less_depth,
-        good=("L2", "L4"),
+        good=("L6", "L2", "L4"),
         bad=("N1", "Q8", "Q14"),
     ),
     Move(
@@ -131,7 +134,12 @@ MOVES = (
 
 
 def suggestions(
-    base: ModelShape, options: ModelOptions, goal: str, judged: list[Judgement], context: int = 0
+    base: ModelShape,
+    options: ModelOptions,
+    goal: str,
+    judged: list[Judgement],
+    context: int = 0,
+    law: Law | None = None,
 ) -> dict[str, Any]:
     """Moves for a goal, those with evidence for them first, then by what they save."""
     if goal not in GOALS:
@@ -147,7 +155,7 @@ def suggestions(
         costs = _costs(shape, options, context)
         relative = {f"{name}_difference": costs[name] / own[name] - 1 for name in own if own[name]}
         about = {"shape": str(shape), "move": move.about, "standing": _standing(evidence)}
-        found.append({**about, **costs, **relative, "evidence": evidence})
+        found.append({**about, **costs, **relative, "evidence": evidence, "law": _foretold(law, base, shape)})
     found.sort(key=lambda one: (STANDINGS.index(one["standing"]), one[GOALS[goal]]))
     return {"base": str(base), "goal": goal, **own, "answer": _answer(base, goal, found), "suggestions": found}
 
@@ -156,6 +164,16 @@ def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, 
     found = price(shape, options, context=context)
     flops = {"train_flops_per_token": found.flops["train_per_token"], "decode_flops": found.flops["decode"]}
     return {"parameters": found.parameters["body"], **flops, "kv_bytes_per_token": found.kv_bytes_per_token}
+
+
+def _foretold(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:
+    """What the law says of a move: the change of loss, after the most steps that it knows; nothing without an MLP."""
+    if law is None or not all((*base.mlps, *shape.mlps)):
+        return None
+    steps = max(point.steps for point in law.points)
+    change = law.change(base, shape, steps)
+    by = {"loss_difference": change.value - 1, "low": change.low - 1, "high": change.high - 1}
+    return {**by, "steps": steps, "extrapolated": bool(change.outside), "outside": list(change.outside)}
 
 
 def _evidence(move: Move, ledger: dict[str, Judgement]) -> list[dict[str, Any]]:

@@ -10,12 +10,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from headwise import checkpoint, machine
+from headwise import checkpoint, machine, pretrained
 from headwise.attention import Attention
 from headwise.cost import forward_flops
 from headwise.models.blocks import MLP
@@ -27,6 +28,7 @@ from headwise.theory.constructions import construct
 
 TEST_SAMPLES, VALIDATION_SAMPLES, PROBED_SAMPLES = 8192, 2048, 64
 DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
+LATENCY_REPEATS = 5
 REPORT_SECONDS = 0.2
 
 
@@ -74,7 +76,7 @@ def train(
     asked after every step; `on_step` hears a few times a second how far the run is.
     """
     try:
-        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, should_stop)
+        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, should_stop)[1]
     except (Interrupted, checkpoint.DiskError):
         raise
     except Exception:
@@ -88,15 +90,20 @@ def _train(
     keep_weights: checkpoint.Place | None,
     on_step: Callable[[int], None],
     should_stop: Callable[[], bool],
-) -> RunResult:
+) -> tuple[nn.Module, RunResult]:
     torch.set_num_threads(run.execution.threads)
     task = load(run.task)
     model = build_model(run, task)
-    known = construct(run.begin, model, run.seed) if run.begin else {}
-    optimizer = FlatOptimizer(model, run.recipe)
     path = checkpoints / f"{run.key}.safetensors" if checkpoints else None
     workers = _Workers(run)
-    progress = _resume(workers.share(checkpoint.read(path) if path and workers.first else None), optimizer)
+    found = workers.share(checkpoint.read(path) if path and workers.first else None)
+
+    def pretrain(before: Run) -> nn.Module:
+        return _train(before, checkpoints, checkpoint_seconds, keep_weights, lambda step: on_step(0), should_stop)[0]
+
+    known = _begin(run, model, keep_weights, workers, pretrain) if run.begin and found is None else {}
+    optimizer = FlatOptimizer(model, run.recipe)
+    progress = _resume(found, optimizer)
     forward = cast(nn.Module, torch.compile(model, fullgraph=True)) if run.execution.compiled else model
     progress.known |= known
     trivial = task.trivial_error()
@@ -129,7 +136,7 @@ def _train(
     result = _result(run, task, forward, model, progress, message, keep_weights if workers.first else None)
     if path and workers.first:
         checkpoint.remove(path)
-    return result
+    return model, result
 
 
 def build_model(run: Run, task: Task) -> nn.Module:
@@ -140,6 +147,28 @@ def build_model(run: Run, task: Task) -> nn.Module:
         if isinstance(module, Attention | MLP):
             module.path = run.execution.path
     return model.to(run.execution.device)
+
+
+def _begin(
+    run: Run,
+    model: nn.Module,
+    keep_weights: checkpoint.Place | None,
+    workers: "_Workers",
+    pretrain: Callable[[Run], nn.Module],
+) -> dict[str, float]:
+    """First weights that are not random: a construction's, with what is known of it, or a pre-training's.
+
+    Kept weights of that very pre-training save its time and change nothing else.
+    """
+    if run.begin.get("name") != pretrained.NAME:
+        return construct(run.begin, model, run.seed)
+    before = pretrained.earlier(run)
+    path = keep_weights / f"{before.key}.safetensors" if keep_weights else None
+    kept = workers.share(checkpoint.read(path) if path and workers.first else None)
+    with torch.random.fork_rng():  # what this run draws later is the same, whether or not it trains first
+        weights = kept[0] if kept else pretrain(before).state_dict()
+    pretrained.carry_over(weights, model)
+    return {}
 
 
 # ---- one step ------------------------------------------------------------------------------------------------------
@@ -241,6 +270,22 @@ def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) 
     return task.metrics({name: torch.cat(values) for name, values in scores.items()})
 
 
+@torch.no_grad()
+def _latency(run: Run, task: Task, forward: nn.Module, model: nn.Module) -> float:
+    """Median seconds of a forward pass of one batch of the test stream."""
+    inputs, _ = task.draw(0, "test", 0, run.recipe.batch, run.execution.device)
+    seconds = []
+    model.eval()
+    for _ in range(LATENCY_REPEATS):
+        machine.synchronize(run.execution.device)
+        start = time.perf_counter()
+        with _autocast(run):
+            forward(inputs)
+        machine.synchronize(run.execution.device)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
 def _evaluate(run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: _Progress, loss: float) -> None:
     progress.curve.append((progress.step, "loss", loss))
     if progress.summed:
@@ -287,6 +332,7 @@ def _result(
         probes=progress.probes,
         steps=progress.step,
         seconds=progress.seconds,
+        latency=0.0 if message else _latency(run, task, forward, model),
         tokens=samples * task.tokens,
         flops=3 * samples * forward_flops(run.model_shape, run.options, task.tokens),
         parameters=sum(p.numel() for p in model.parameters()),

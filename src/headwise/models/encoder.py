@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from headwise.attention import KVCache
@@ -25,6 +26,8 @@ class Encoder(nn.Module):
             self._begin_as_torch()
         elif options.norm_place == "pre" and options.residual:
             self._tame_residuals()
+        if options.init == "orthogonal":
+            self._make_orthogonal()
 
     def _begin_as_torch(self) -> None:
         """Each `width` of heads as one nn.MultiheadAttention begins, the MLP as nn.Linear does."""
@@ -44,6 +47,16 @@ class Encoder(nn.Module):
             init_linear(block.attention.output, scale)
             if block.mlp is not None:
                 init_linear(block.mlp.output, scale)
+
+    @torch.no_grad()
+    def _make_orthogonal(self) -> None:
+        """Every matrix of attention as it was drawn, in direction and size, but with equal singular values."""
+        for attention in (block.attention for block in cast(list[Block], self.blocks)):
+            for linear in (module for module in attention.modules() if isinstance(module, nn.Linear)):
+                sizes = attention.sections if linear is attention.input else [linear.out_features]
+                for part in linear.weight.split(sizes):
+                    left, values, right = torch.linalg.svd(part, full_matrices=False)
+                    part.copy_(left @ right * values.square().mean().sqrt())
 
     def forward(
         self,

@@ -10,6 +10,8 @@ from headwise.models.encoder import Encoder
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 
+WHITENING_STEPS = 20  # each makes a small singular value half as large again: enough where κ is below some 1,000
+
 
 class ViT(nn.Module):
     """Patches as tokens, a class token in front, learned positions. Without a head: the class token's vector."""
@@ -33,7 +35,8 @@ class ViT(nn.Module):
         """(batch, channels, side, side) to (batch, classes)."""
         x = self.patches(cut_patches(images, self.options.patch))
         first = self.class_token.expand(x.shape[0], 1, -1)
-        x = self.body(torch.cat([first, x], dim=1) + self.places)[:, 0]
+        x = torch.cat([first, x], dim=1) + self.places
+        x = self.body(whiten(x) if self.options.whitened else x)[:, 0]
         return x if self.head is None else self.head(x)
 
 
@@ -42,3 +45,14 @@ def cut_patches(images: Tensor, patch: int) -> Tensor:
     batch, channels, height, width = images.shape
     grid = images.reshape(batch, channels, height // patch, patch, width // patch, patch)
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def whiten(tokens: Tensor) -> Tensor:
+    """(batch, tokens, width) to the nearest matrices with equal singular values, so κ = 1, of unit variance.
+
+    By Newton and Schulz: derivatives of a decomposition would divide by differences of singular values.
+    """
+    x = tokens / torch.linalg.matrix_norm(tokens, keepdim=True)
+    for _ in range(WHITENING_STEPS):
+        x = 1.5 * x - 0.5 * (x @ x.mT) @ x
+    return x * max(x.shape[-2:]) ** 0.5

@@ -17,7 +17,7 @@ KEY: dict[Kind, str] = {
     "theory": "dashed: theory",
     "published": "hollow: published",
 }
-MOST_TICKS = 8
+MOST_TICKS, FEW_TICKS = 8, 5
 
 
 class Point(TypedDict, total=False):
@@ -49,11 +49,20 @@ def measured(
 
 
 def curves(
-    points: list[Point], title: str, notes: list[str], x: str, y: str, *, log_x: bool = True, log_y: bool = True
+    points: list[Point],
+    title: str,
+    notes: list[str],
+    x: str,
+    y: str,
+    *,
+    log_x: bool = True,
+    log_y: bool = True,
+    x_format: str = "",
 ) -> Any:
     """A panel for each `panel`; a legend for the series. Lines without points are theory."""
     places = sorted({point["x"] for point in points if point["kind"] == "measured"})
     ticks = alt.Axis(values=places, format="~g") if log_x and 0 < len(places) <= MOST_TICKS else alt.Axis()
+    ticks = alt.Axis(format=x_format, tickCount=FEW_TICKS) if x_format else ticks
     across = alt.X("x:Q", title=x, axis=ticks).scale(type="log" if log_x else "linear", nice=False, padding=12)
     up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False, nice=False, padding=8)
     names = list(dict.fromkeys(point["series"] for point in points))
@@ -81,8 +90,10 @@ COSTS = {
     "parameters": "parameters",
     "flops": "training FLOPs",
     "seconds": "training seconds",
+    "latency": "milliseconds of a batch without gradients",
     "kv_bytes_per_token": "cache bytes a token",
 }
+MEASURED = ("seconds", "latency")  # never exactly equal
 
 
 def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], error: str = "error") -> Any:
@@ -93,8 +104,11 @@ def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], err
     points: list[Point] = []
     equal = []
     for cost, name in COSTS.items():
-        at = {arm: mean(row.metrics[cost] for row in found) for arm, found in arms.items()}
-        if len(set(at.values())) == 1 and cost != "seconds":
+        if not all(cost in row.metrics for found in arms.values() for row in found):
+            continue
+        unit = 1000 if cost == "latency" else 1
+        at = {arm: unit * mean(row.metrics[cost] for row in found) for arm, found in arms.items()}
+        if len(set(at.values())) == 1 and cost not in MEASURED:
             equal.append(f"{name} {next(iter(at.values())):,.0f}")
             continue
         for arm, found in arms.items():
@@ -103,4 +117,4 @@ def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], err
             label = str(arm) if isinstance(arm, str) else f"{series}: {arm}"
             points.append({"x": at[arm], "series": label, "panel": f"against {name}", **spread})
     told = [f"equal for all: {', '.join(equal)}"] if equal else []
-    return curves(points, title, [*notes, *told], "cost", error, log_x=False, log_y=False)
+    return curves(points, title, [*notes, *told], "cost", error, log_x=False, log_y=False, x_format="~s")

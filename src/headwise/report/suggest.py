@@ -14,7 +14,7 @@ def suggestion_lines(found: dict[str, Any]) -> list[RenderableType]:
     lines: list[RenderableType] = [f"[bold]{found['answer']}[/bold]"]
     for one in found["suggestions"]:
         lines += ["", f"[bold]{one['shape']}[/bold]  [{_STYLE[one['standing']]}]{one['standing']}[/]", one["move"]]
-        lines += [f"[dim]{_costs(one)}[/dim]", _evidence(one["evidence"])]
+        lines += [f"[dim]{_costs(one)}[/dim]", *_foretold(one["law"]), _evidence(one["evidence"])]
     return lines
 
 
@@ -23,6 +23,16 @@ def _costs(one: dict[str, Any]) -> str:
     sizes = f"parameters {changes['parameters']}, training FLOPs {changes['train_flops_per_token']}"
     cache = f"{short(one['kv_bytes_per_token'], 'B')} a token ({changes['kv_bytes_per_token']})"
     return f"{sizes}, decoding {changes['decode_flops']}, cache {cache}"
+
+
+def _foretold(law: dict[str, Any] | None) -> list[RenderableType]:
+    """What the law says of the loss, and whether it may be believed."""
+    if law is None:
+        return []
+    change, low, high = (percent(law[name]) for name in ("loss_difference", "low", "high"))
+    told = f"the law of loss: {change} ({low} to {high}) on text after {law['steps']} steps"
+    beyond = f"; an extrapolation: {'; '.join(law['outside'])}" if law["extrapolated"] else ""
+    return [f"[dim]{told}{beyond}[/dim]"]
 
 
 def _evidence(lines: list[dict[str, Any]]) -> Table:

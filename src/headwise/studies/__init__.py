@@ -113,7 +113,8 @@ def _facts(run: Run, result: RunResult) -> dict[str, float]:
     """What a run cost and was given, beside its metrics."""
     sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
     spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
-    return {**sizes, **spent, "kv_bytes_per_token": 2.0 * cached_per_token(run.model_shape)}  # at 16 bits
+    spent |= {"kv_bytes_per_token": 2.0 * cached_per_token(run.model_shape)}  # at 16 bits
+    return {**sizes, **spent, **({"latency": result.latency} if result.latency else {})}
 
 
 def names() -> list[str]:

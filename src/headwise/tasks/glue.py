@@ -2,8 +2,8 @@
 
 `source` is the folder of one of them (train.tsv, dev.tsv) or of all, or a data set name (nyu-mll/glue). The labels of
 GLUE's test files are secret, so its dev files are the test part here, and validation is split off train. The error is
-1 - the official metric, or 1 - the mean of the two where GLUE averages them. A model begins from nothing and sees only
-the task's own training texts: do not compare it with fine-tuned ones.
+1 - the official metric, or 1 - the mean of the two where GLUE averages them. A model whose run begins with no
+pre-training sees only the task's own training texts: do not compare it with fine-tuned ones.
 
 With no source there is only `task="sst-2"`, made by a small grammar; it is there to try things, and measures nothing.
 """

@@ -1,0 +1,215 @@
+"""Conditioning and speed: does a lower condition number make a model learn faster, and are heads the only way to it?
+
+Source: the open questions of Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv
+2505.20802), and its reviewers'.
+Claims: L12, L13.
+Task: classes of images by a vision transformer. κ is that of the heads' outputs side by side, the geometric mean over
+layers: at the beginning (a run of no steps with the same weights), and over all evaluations of training; above
+2²³, where float32 cannot tell it from infinite, it counts as that.
+Grid: heads × depth at a fixed width; and at one shape, the plain one, three interventions that leave it as it is: a
+norm of queries and keys, orthogonal matrices of attention at the beginning (the drawn ones with equal singular values),
+and tokens whitened before the first block (κ of the tokens is 1, the class token as long as the others). Each arm has
+its own learning rate, chosen on validation with a seed that is not judged.
+Steps to target: when validation's cross-entropy first falls, on straight lines between evaluations, to what the plain
+arm of the same seed has after 60 % of its steps. A run that never does counts with all its steps.
+Claims: L12 has two parts, and needs both. Over a seed's runs the logarithm of the steps is regressed on log κ, log
+heads and log depth; the factor in steps that doubling κ makes is above 1, with κ at the beginning and with κ in
+training. And each intervention that lowers κ in training (in every seed) lowers the steps to target. L13: the least κ
+of an intervention is no more than 10 % above the least κ of any number of heads at the plain arm's depth, at the
+beginning and in training.
+Power: in pilots (75 steps, seeds 100 to 102) the ratio of steps to target of two arms differed between seeds by 14 %,
+so that five seeds, at the level of five comparisons, see a factor of 1.33; that of two κ in training, by 3 to 19 %.
+Limits: whitening takes from the tokens what their singular values told, beside their κ; the other two interventions do
+not, but lower κ by less.
+Command: headwise study run conditioning-and-speed --preset laptop --data images=PLACE (about 5 minutes on two cores)
+"""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.run import Run
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.conditioning_in_training import HEADS, LARGEST, kappa
+from headwise.studies.thinner_vit import CIFAR, vit_run
+
+REACHED_BY, AS_WELL = 0.6, 1 / 1.1
+BEGINNING, TRAINING = "κ at the beginning", "κ in training"
+INTERVENTIONS: dict[str, dict[str, Any]] = {
+    "query/key norm": {"qk_norm": "rms-plain"},
+    "orthogonal": {"init": "orthogonal"},
+    "whitened tokens": {"whitened": True},
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "width": 8, "plain": (1, 2), "grid": {1: (1, 2, 4), 2: (2,)},
+        "side": 8, "patch": 4, "channels": 1, "classes": 10, "augment": "none", "optimizer": "adamw",
+        "batch": 64, "steps": 4, "evaluations": 4, "rates": (0.003,), "seeds": 2,
+    },
+    "laptop": {
+        "width": 32, "plain": (2, 4), "grid": {1: (1, 4, 16), 2: (1, 2, 4, 8, 16)},
+        "side": 16, "patch": 4, "channels": 3, "classes": 10, "augment": "flip", "optimizer": "adamw",
+        "batch": 64, "steps": 240, "evaluations": 20, "rates": (0.003, 0.01), "seeds": 5, "data": CIFAR,
+    },
+    "paper": {
+        "width": 768, "plain": (12, 12), "grid": {8: (12, 16, 24), 12: (1, 4, 12, 16, 24)},
+        "side": 224, "patch": 16, "channels": 3, "classes": 1000, "augment": "full", "optimizer": "adamw",
+        "batch": 4096, "steps": 93_835, "evaluations": 100, "rates": (0.001, 0.003), "seeds": 3,
+        "data": {"images": "ImageNet-1k, as a folder of images"},
+    },
+}  # fmt: skip
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    arms = [("heads", depth, heads) for depth, counts in preset["grid"].items() for heads in counts]
+    arms += [(kind, *preset["plain"]) for kind in ("plain", *INTERVENTIONS)]
+    arms.remove(("heads", *preset["plain"]))
+    found = []
+    for kind, depth, heads in arms:
+        told = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
+        place = {"arm": told, "kind": kind, "depth": depth, "heads": heads}
+        for seed in range(preset["seeds"]):
+            run = _run(preset, kind, depth, heads, seed)
+            found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
+            found.append(Cell({**place, "part": "training"}, run))
+    return found
+
+
+def _run(preset: dict[str, Any], kind: str, depth: int, heads: int, seed: int) -> Run:
+    run = vit_run(preset, ModelShape(width=preset["width"], heads=heads, depth=depth), seed)
+    options = run.options.replace(**INTERVENTIONS.get(kind, {}))
+    return run.replace(options=options, evaluations=preset["evaluations"], probes=(HEADS,))
+
+
+def steps_to(row: Row, target: float) -> float:
+    """When the cross-entropy on validation first falls to a value; all steps where it never does."""
+    curve = _curve(row)
+    if curve[0][1] <= target:
+        return curve[0][0]
+    for (before, high), (after, low) in pairwise(curve):
+        if low <= target:
+            return before + (after - before) * (high - target) / (high - low)
+    return curve[-1][0]
+
+
+def _curve(row: Row) -> list[tuple[int, float]]:
+    return [(step, value) for step, name, value in row.history if name == "cross_entropy"]
+
+
+def target_of(plain: Row) -> float:
+    """Cross-entropy of the plain arm after 60 % of its steps, at the nearest evaluation."""
+    curve = _curve(plain)
+    wanted = REACHED_BY * curve[-1][0]
+    return min(curve, key=lambda point: abs(point[0] - wanted))[1]
+
+
+def measured_rows(rows: list[Row]) -> list[Row]:
+    """A row for each trained run whose seed has a plain arm and whose beginning was probed: its κ and its steps."""
+    begun = {(row.cell["arm"], row.seed): kappa(row, HEADS, most=LARGEST) for row in cell(rows, part="beginning")}
+    targets = {row.seed: target_of(row) for row in cell(rows, kind="plain", part="training")}
+    found = []
+    for row in cell(rows, part="training"):
+        if (row.cell["arm"], row.seed) in begun and row.seed in targets:
+            told = {BEGINNING: begun[row.cell["arm"], row.seed], TRAINING: kappa(row, HEADS, 0.0, 1.0, LARGEST)}
+            found.append(replace(row, metrics={**told, "steps": steps_to(row, targets[row.seed])}))
+    return found
+
+
+def faster(rows: list[Row]) -> list[Comparison]:
+    """L12: steps grow with κ over all runs, and fall with each intervention that lowers κ."""
+    known = measured_rows(rows)
+    plain = cell(known, kind="plain")
+    found = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
+    lowered = [kind for kind in INTERVENTIONS if _lowers(plain, cell(known, kind=kind))]
+    for kind in lowered:
+        told = f"steps to target of the plain arm over those with {kind}, which lowers κ"
+        found.append(compare(told, plain, cell(known, kind=kind), 1.0, metric="steps"))
+    return found if lowered else [*found, Comparison("no intervention lowered κ in every seed", (), 1.0)]
+
+
+def _lowers(plain: list[Row], changed: list[Row]) -> bool:
+    ratios = compare("", plain, changed, 1.0, metric=TRAINING).ratios
+    return bool(ratios) and min(ratios) > 1
+
+
+def _per_doubling(rows: list[Row], metric: str) -> Comparison:
+    """The factor in steps to target for twice the κ at equal heads and depth: one regression a seed."""
+    import numpy as np
+
+    factors: list[float] = []
+    keys: list[str] = []
+    for seed in sorted({row.seed for row in rows}):
+        used = [row for row in rows if row.seed == seed]
+        known = [(1.0, math.log(r.metrics[metric]), math.log(r.cell["heads"]), math.log(r.cell["depth"])) for r in used]
+        steps = [math.log(row.metrics["steps"]) for row in used]
+        if np.linalg.matrix_rank(known) == 4 and len(used) > 4:
+            factors.append(2 ** float(np.linalg.lstsq(np.array(known), np.array(steps))[0][1]))
+            keys += [row.key for row in used]
+    return Comparison(f"steps to target for twice the {metric}, as a factor", tuple(factors), 1.0, tuple(keys))
+
+
+def as_well(rows: list[Row]) -> list[Comparison]:
+    """L13: the least κ that a number of heads gives over the least that an intervention gives, at the plain depth."""
+    known = measured_rows(rows)
+    depths = {row.cell["depth"] for row in cell(known, kind="plain")}
+    near = [row for row in known if row.cell["depth"] in depths]
+    found = []
+    for metric in (BEGINNING, TRAINING):
+        heads = _least([row for row in near if row.cell["kind"] not in INTERVENTIONS], metric)
+        other = _least([row for row in near if row.cell["kind"] in INTERVENTIONS], metric)
+        if heads and other:
+            told = f"{metric} of {heads[0].cell['arm']} over that of {other[0].cell['arm']}"
+            found.append(compare(told, heads, other, AS_WELL, metric=metric))
+    return found
+
+
+def _least(rows: list[Row], metric: str) -> list[Row]:
+    """The rows of the arm where a metric is the least."""
+    return min(_arms(rows), key=lambda found: _typical(found, metric), default=[])
+
+
+def _arms(rows: list[Row]) -> list[list[Row]]:
+    return [cell(rows, arm=arm) for arm in dict.fromkeys(row.cell["arm"] for row in rows)]
+
+
+def _typical(rows: list[Row], metric: str) -> float:
+    return geometric_mean(row.metrics[metric] for row in rows)
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point, curves
+
+    points: list[Point] = []
+    for metric in (BEGINNING, TRAINING):
+        for found in _arms(measured_rows(rows)):
+            place, steps = found[0].cell, [row.metrics["steps"] for row in found]
+            series = place["arm"] if place["kind"] in INTERVENTIONS else f"other heads, depth {place['depth']}"
+            spread: Point = {"y": fmean(steps), "low": min(steps), "high": max(steps), "kind": "measured"}
+            points.append({"x": _typical(found, metric), "series": series, "panel": metric, **spread})
+    used = PRESETS[preset]
+    told = f"vision transformers of width {used['width']}; target: the plain arm's cross-entropy on validation after "
+    told += f"{REACHED_BY:.0%} of {used['steps']:,} steps; learning rate of each arm chosen on validation"
+    return curves(points, "Conditioning and speed", [told], "κ of the heads' outputs", "steps to target", log_y=False)
+
+
+CLAIMS = (
+    Claim(
+        "L12",
+        "Better conditioning causes faster convergence",
+        "open question in L; reviewers of L",
+        "conditioning-and-speed",
+        faster,
+    ),
+    Claim(
+        "L13",
+        "Other interventions condition attention as well as heads do",
+        "open question in L",
+        "conditioning-and-speed",
+        as_well,
+    ),
+)
+STUDY = Study("conditioning-and-speed", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,186 @@
+"""Conditioning in training: do more heads keep a lower condition number while a model learns?
+
+Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), Section 3.
+Claims: L3.
+Task: classes of images by a vision transformer, and the next byte of text by a nanochat-style decoder, but with learned
+positions (under rotary ones a text that begins with two equal bytes makes κ infinite, whatever the heads).
+Grid: every number of heads at a fixed width (heads × size = width) and at a fixed head size. κ of the heads' outputs
+side by side, of the block's output, and of the block with its residual, at the beginning (a run of no steps with the
+same weights) and through training; in the first seed, on images and where heads are compared, also κ of the Jacobian,
+with and without the residual. κ is the geometric mean over layers. One learning rate for all: losses are not compared.
+Claim: in the middle and at the end of training, at a fixed width and on both tasks, κ of the heads' outputs is larger
+with 1 head than with a few, and larger with a few than with the most; what it was at the beginning is said beside it.
+With 1 head a matrix may be singular to working precision: a κ above 2²³ counts as that, which is to 1 head's advantage.
+The block with its residual and the Jacobian are shown, not judged: the theorem is about the heads' outputs.
+Power: in pilots (60 steps, seeds 100 to 102) the ratio of κ with 8 heads to that with 32 differed between seeds by 6 to
+10 % on text and 24 % on images, so that ten seeds, at the level of eight comparisons, see a ratio of 1.12 on text and
+of 1.3 on images. The pilots' own were 1.30 and 1.31; those of 1 head to 8 were 200 and more.
+Command: headwise study run conditioning-in-training --preset laptop --data images=PLACE (about 5 minutes on two cores)
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.run import ProbeName, Run
+from headwise.shape import AttentionShape, ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.head_size import text_run
+from headwise.studies.thinner_vit import CIFAR, vit_run
+
+HEADS: ProbeName = "heads-condition"
+PROBES: tuple[ProbeName, ...] = (HEADS, "block-condition", "residual-block-condition")
+JACOBIANS: tuple[ProbeName, ...] = ("jacobian-condition", "residual-jacobian-condition")
+LARGEST = 2.0**23  # float32, in which models are trained, cannot tell a larger κ from an infinite one
+STAGES = {"at the beginning": 0.0, "in the middle": 0.5, "at the end": 1.0}  # as parts of the steps
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "width": 8, "depth": 1, "heads": (1, 2), "size": 4, "jacobians": True, "evaluations": 2,
+        "seeds": 2, "shown": 1,
+        "images": {
+            "side": 8, "patch": 4, "channels": 1, "classes": 10, "augment": "none",
+            "optimizer": "adamw", "batch": 64, "steps": 4,
+        },
+        "text": {"context": 4, "batch": 128, "steps": 4},
+    },
+    "laptop": {
+        "width": 64, "depth": 2, "heads": (1, 2, 4, 8, 16, 32), "size": 8, "jacobians": True, "evaluations": 4,
+        "seeds": 10, "shown": 2, "data": CIFAR,
+        "images": {
+            "side": 12, "patch": 4, "channels": 3, "classes": 10, "augment": "flip",
+            "optimizer": "adamw", "batch": 32, "steps": 300,
+        },
+        "text": {"context": 16, "batch": 32, "steps": 200},
+    },
+    "paper": {
+        "width": 768, "depth": 12, "heads": (1, 2, 4, 8, 16, 32), "size": 64, "jacobians": False, "evaluations": 20,
+        "seeds": 5, "shown": 2,
+        "data": {"images": "ImageNet-1k, as a folder of images", "text": "TinyStories, as a text file"},
+        "images": {
+            "side": 224, "patch": 16, "channels": 3, "classes": 1000, "augment": "full",
+            "optimizer": "adamw", "batch": 4096, "steps": 93_835,
+        },
+        "text": {"context": 512, "batch": 64, "steps": 100_000},
+    },
+}  # fmt: skip
+
+
+def compared(counts: Sequence[int]) -> list[int]:
+    """Of all numbers of heads, those that are judged: the least, a few, the most."""
+    return sorted({counts[place] for place in (0, len(counts) // 2, -1)}) if counts else []
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    """Places that are compared have all the seeds; those that are only shown have a few."""
+    width = preset["width"]
+    shapes = [("fixed width", heads, AttentionShape(width=width, heads=heads).qk_rank) for heads in preset["heads"]]
+    shapes += [("fixed head size", heads, preset["size"]) for heads in preset["heads"]]
+    found = []
+    for task in ("images", "text"):
+        for axis, heads, size in shapes:
+            place = {"task": task, "axis": axis, "heads": heads}
+            judged = axis == "fixed width" and heads in compared(preset["heads"])
+            for seed in range(preset["seeds"] if judged else preset["shown"]):
+                run = _run(preset, task, heads, size, seed)
+                found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
+                found.append(Cell({**place, "part": "training"}, run))
+    return found
+
+
+def _run(preset: dict[str, Any], task: str, heads: int, size: int, seed: int) -> Run:
+    shape = ModelShape(width=preset["width"], heads=heads, qk_rank=size, depth=preset["depth"])
+    made = {"images": vit_run, "text": _text_run}[task]
+    run = made(preset[task], shape, seed)
+    few = seed == 0 and heads in compared(preset["heads"]) and heads * size == preset["width"]
+    probes = PROBES + JACOBIANS if preset["jacobians"] and task == "images" and few else PROBES
+    return run.replace(evaluations=preset["evaluations"], probes=probes)
+
+
+def _text_run(preset: dict[str, Any], shape: ModelShape, seed: int) -> Run:
+    """With learned positions: rotary ones leave values alone, so that the first bytes, where equal, have equal rows."""
+    return text_run(preset, shape, seed, positions="learned", context=preset["context"])
+
+
+def kappa(row: Row, probe: str, first: float = 1.0, last: float = 1.0, most: float = math.inf) -> float:
+    """The geometric mean, over layers and over the evaluations between two parts of training, of a probe's values.
+
+    Of a single part, the evaluation nearest to it. A value counts as `most` at most, which is for matrices that were
+    singular: their κ is infinite. NaN where nothing was probed.
+    """
+    values = [(step, value) for step, name, value in row.history if name.startswith(f"{probe}.")]
+    if not values:
+        return math.nan
+    steps = sorted({step for step, _ in values})
+    begin, end = (min(steps, key=lambda step: abs(step - part * steps[-1])) for part in (first, last))
+    return math.exp(fmean(math.log(min(value, most)) for step, value in values if begin <= step <= end))
+
+
+def staged(rows: list[Row], probe: str = HEADS, most: float = math.inf) -> list[Row]:
+    """A row for each stage of a run, with its κ; the beginning is a run of its own."""
+    found = []
+    for row in rows:
+        for stage, part in STAGES.items():
+            value = kappa(row, probe, part, part, most)
+            if (part == 0) == (row.cell["part"] == "beginning") and not math.isnan(value):
+                found.append(Row({**row.cell, "stage": stage}, row.seed, {"κ": value}, row.key))
+    return found
+
+
+def stays_true(rows: list[Row]) -> list[Comparison]:
+    """L3: κ with fewer heads over κ with more, in the middle and at the end of training."""
+    known = cell(staged(rows, most=LARGEST), axis="fixed width")
+    counts = sorted({row.cell["heads"] for row in known})
+    found = []
+    for task in ("images", "text"):
+        for fewer, more in pairwise(compared(counts)):
+            told = f"{task}: κ with {fewer} head{'s' if fewer > 1 else ''} over that with {more}"
+            first, *later = (
+                compare(
+                    f"{told}, {stage}",
+                    cell(known, task=task, stage=stage, heads=fewer),
+                    cell(known, task=task, stage=stage, heads=more),
+                    1.0,
+                    metric="κ",
+                )
+                for stage in STAGES
+            )
+            if first.ratios:
+                began = f"({geometric_mean(first.ratios):.2f} at the beginning)"
+                found += [replace(ratio, what=f"{ratio.what} {began}") for ratio in later]
+    return found
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import curves, measured
+
+    names = {HEADS: "heads' outputs", "block-condition": "block's output", "residual-block-condition": "with residual"}
+    names |= dict(zip(JACOBIANS, ("Jacobian", "Jacobian with residual"), strict=True))
+    placed = [
+        replace(row, cell={**row.cell, "panel": f"{row.cell['task']}, {row.cell['axis']}: {name}"})
+        for probe, name in names.items()
+        for row in staged(rows, probe)
+        if math.isfinite(row.metrics["κ"]) and (probe in PROBES or row.cell["axis"] == "fixed width")
+    ]
+    panels = list(dict.fromkeys(row.cell["panel"] for row in placed))
+    points = measured(placed, "heads", "stage", "panel", "κ")
+    points.sort(key=lambda point: (panels.index(point["panel"]), list(STAGES).index(point["series"])))
+    used = PRESETS[preset]
+    told = f"width {used['width']}, {used['depth']} layers; fixed head size {used['size']}; mean over layers; "
+    told += f"{used['images']['steps']:,} steps on images, {used['text']['steps']:,} on text; singular ones left out"
+    return curves(points, "Conditioning through training", [told], "heads", "condition number")
+
+
+CLAIMS = (
+    Claim(
+        "L3",
+        "More heads, lower κ: it stays true through training",
+        "L, figure; reviewers of L",
+        "conditioning-in-training",
+        stays_true,
+    ),
+)
+STUDY = Study("conditioning-in-training", __doc__, PRESETS, cells, chart, CLAIMS)

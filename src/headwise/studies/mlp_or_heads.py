@@ -1,0 +1,84 @@
+"""MLP or heads: of parameters added to every layer, are those in heads worth more than those in the MLP?
+
+Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), Section 3.3.
+Claims: L9.
+Task: classes of images by a vision transformer, as in thinner-vit.
+Grid: a small base with an MLP of twice the width; the same with the MLP quadrupled (eight times the width) and, for as
+many parameters, with the heads quadrupled at their size (heads × size > width); and between these two the MLPs of four
+and six times the width, with the heads that are left, all of equal parameters and depth. It is the heads' total size
+that pays for the MLP, since another depth would bring in a third effect. One arm doubles the heads within the width,
+as the paper does, which costs nothing: it is shown, and not judged. Each arm has its own learning rate, chosen on
+validation with a seed that is not judged.
+The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
+Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.
+Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (about 4 minutes on two cores)
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.thinner_vit import PRESETS as THINNER
+from headwise.studies.thinner_vit import trained, vit_run
+
+GRID = ("base", "thin", "equal")  # what only thinner-vit has
+CHANGES: dict[str, dict[str, Any]] = {
+    "smoke": {"depth": 1, "heads": 2},
+    "laptop": {"depth": 2, "heads": 4},
+    "paper": {"depth": 8, "heads": 12},
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {key: value for key, value in THINNER[name].items() if key not in GRID} | changes
+    for name, changes in CHANGES.items()
+}
+BASE, RATIOS = 2, (2, 4, 6, 8)  # MLP widths as multiples of the model's
+
+
+def arms(preset: dict[str, Any]) -> Iterator[tuple[str, int, ModelShape]]:
+    """Kind, MLP ratio and shape: the base, more heads in its width, and the shapes that share the largest's size."""
+    width, heads, depth = preset["width"], preset["heads"], preset["depth"]
+    base = ModelShape(width=width, heads=heads, depth=depth, mlp=BASE * width)
+    yield "base", BASE, base
+    yield "heads doubled in the width", BASE, ModelShape(width=width, heads=2 * heads, depth=depth, mlp=BASE * width)
+    for ratio in RATIOS:
+        more = heads + heads * (max(RATIOS) - ratio) // 2  # attention as wide as the model costs two MLP ratios
+        size = base.layers[0].qk_rank
+        shape = ModelShape(width=width, heads=more, qk_rank=size, depth=depth, mlp=ratio * width)
+        yield "equal parameters", ratio, shape
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = []
+    for kind, ratio, shape in arms(preset):
+        layer = shape.layers[0]
+        told = f"{kind}: MLP {ratio} × width, {layer.heads} heads of {layer.qk_rank}"
+        place = {"arm": told, "kind": kind, "ratio": ratio}
+        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset["seeds"])]
+    return found
+
+
+def worth_more(rows: list[Row]) -> list[Comparison]:
+    """L9: errors of the base, and of the quadrupled MLP, over those of quadrupled heads."""
+    base = cell(rows, kind="base")
+    heads, mlp = (cell(rows, kind="equal parameters", ratio=ratio) for ratio in (min(RATIOS), max(RATIOS)))
+    if not base or not heads or not mlp:
+        return []
+    over = f"over those of {heads[0].cell['arm']}"
+    return [
+        compare(f"errors of {base[0].cell['arm']} {over}", base, heads, 1.0),
+        compare(f"errors of {mlp[0].cell['arm']} {over}", mlp, heads, 1.0),
+    ]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import frontier
+
+    used = PRESETS[preset]
+    told = f"ViT of width {used['width']} and {used['depth']} layers, {trained(used)}"
+    return frontier(rows, "arm", "Parameters for the MLP, or for heads", [told], "share of images missed")
+
+
+CLAIMS = (Claim("L9", "MLP width matters less than heads", "L, Sec. 3.3", "mlp-or-heads", worth_more),)
+STUDY = Study("mlp-or-heads", __doc__, PRESETS, cells, chart, CLAIMS)

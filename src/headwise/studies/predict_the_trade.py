@@ -1,0 +1,249 @@
+"""Predict the trade: can heads against depth be foretold before training, and does it persist toward 1 B parameters?
+
+Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), open questions.
+Claims: L14, L15.
+Task: the next byte of text, by a nanochat-style decoder.
+Grid: a ladder of widths, on each rung a base and a thin shape (a third of the layers goes, heads double in the same
+width); shapes around one rung that move depth, heads, rank and MLP apart; some of them for fewer steps; and the arms of
+thinner-gpt, whose runs are shared. Each has its own learning rate, chosen on validation with a seed that is not judged.
+L14: shapes are paired by steps and parameters, and of each pair one goes to either half, by chance and anew for each
+seed, so that the interval is over seeds and over which shapes were known; each half is predicted by the law (law.py) of
+the other. It holds if the rank correlation lies above 0.7, and if the law errs less than one that sees parameters and
+steps alone: else it was size that was foretold, and not the trade.
+L15: log bits a byte of the base over those of the thin shape, a straight line in log parameters, read at 1 B parameters
+and above 1/1.01 as in thinner-gpt. The interval is over rungs (their jackknife), since it is what a rung has of its own
+that bends a line; it does not know whether the line goes on.
+Power: with the noise of thinner-gpt's pilots (0.4 %) in invented worlds, L14 held in 4 of 4 where shape counts and each
+had 0.5 % of its own that no law knows, in 2 of 4 with 1 %, and in none where size alone counts. L15 sees 5 % at best,
+and some 25 % where each rung has 1 % of its own: large effects only, so its verdict says what more would cost.
+Command: headwise study run predict-the-trade --preset laptop (about 5 minutes on two cores, after thinner-gpt)
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from statistics import linear_regression, mean
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, cell
+from headwise.cost import parameters, price
+from headwise.law import (
+    FEATURES,
+    LEAST_POINTS,
+    SIZE,
+    Law,
+    Point,
+    features,
+    fit,
+    foretold,
+    rank_correlation,
+    relative_error,
+)
+from headwise.options import ModelOptions
+from headwise.options import preset as options_preset
+from headwise.shape import ModelShape
+from headwise.studies import Cell, Study
+from headwise.studies.head_size import text_run
+from headwise.studies.thinner_gpt import MARGIN
+from headwise.studies.thinner_gpt import PRESETS as THINNER
+from headwise.studies.thinner_gpt import arms as thinner_arms
+
+CORRELATION = 0.7
+LARGE = 10**9
+LEAST_RUNGS = 3  # so that a line is left when one goes
+TOKENS_PER_PARAMETER = 20
+GPU = ("an H100 at 40 % of its 989 TFLOP/s", 0.4 * 989e12)
+_OWN: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "steps": 3, "ladder": {"widths": (16, 32), "head": 8, "base": 3, "thin": 2},
+        "around": ("w16-h1-L2", "w16-h4-r8-L2", "w16-h2-L2-m16", "w16-h2-L2-m128", "w24-h4-L2", "w16-h4-L3", "w24-h1",
+                   "w8-h1-L4"),
+        "shorter": {"steps": 1, "shapes": ("w16-h2-L2", "w24-h1")},
+        "rates": (0.01,), "seeds": 3,
+    },
+    "laptop": {
+        "steps": 150, "ladder": {"widths": (16, 32, 48, 64), "head": 16, "base": 3, "thin": 2},
+        "around": ("w32-h2-L2", "w32-h2", "w32-h1-L2", "w32-h8-L2", "w32-h8-r8", "w32-h4-r16-L2", "w32-h2-L2-m32",
+                   "w32-h2-L2-m256", "w48-h3"),
+        "shorter": {"steps": 75, "shapes": ("w16-h1-L3", "w32-h2-L2", "w48-h3", "w64-h4-L2")},
+        "rates": (0.01, 0.03), "seeds": 4,
+    },
+    "paper": {
+        "steps": 80_000, "ladder": {"widths": (256, 512, 1024, 1920), "head": 64, "base": 24, "thin": 16},
+        "around": ("w512-h8-L16", "w512-h8-L8", "w512-h4-L16", "w512-h32-L16", "w512-h16-r64-L16", "w512-h8-L16-m512",
+                   "w512-h8-L16-m4096", "w1024-h16-L8"),
+        "shorter": {"steps": 20_000, "shapes": ("w256-h4-L24", "w512-h8-L24", "w1024-h32-L16")},
+        "rates": (0.0003, 0.001, 0.003), "seeds": 3,
+    },
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    name: own | {"context": shared["context"], "batch": shared["batch"], "thinner": shared}
+    for (name, own), shared in zip(_OWN.items(), THINNER.values(), strict=True)
+}
+
+
+def rung(ladder: dict[str, Any], width: int) -> dict[str, ModelShape]:
+    """The base and the thin shape of one width."""
+    base = ModelShape.parse(f"w{width}-r{ladder['head']}-L{ladder['base']}")
+    return {"base": base, "thin": ModelShape(width=width, heads=2 * base.layers[0].heads, depth=ladder["thin"])}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    ladder, shorter, shared = preset["ladder"], preset["shorter"], preset["thinner"]
+    found: list[tuple[dict[str, Any], ModelShape, dict[str, Any]]] = []
+    for width in ladder["widths"]:
+        for kind, shape in rung(ladder, width).items():
+            found.append(({"part": "ladder", "width": width, "kind": kind}, shape, preset))
+    found += [({"part": "around"}, ModelShape.parse(text), preset) for text in preset["around"]]
+    for text in shorter["shapes"]:
+        found.append(({"part": "shorter"}, ModelShape.parse(text), preset | {"steps": shorter["steps"]}))
+    found += [({"part": "thinner-gpt"}, shape, shared) for _, shape in thinner_arms(shared)]
+    return [
+        Cell({**place, "shape": str(shape), "steps": asked["steps"]}, text_run(asked, shape, seed))
+        for place, shape, asked in found
+        for seed in range(preset["seeds"])
+    ]
+
+
+def points(rows: list[Row]) -> list[Point]:
+    """What the law is fitted to: the mean of the seeds of each shape and number of steps."""
+    errors: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        errors.setdefault((row.cell["shape"], row.cell["steps"]), []).append(row.metrics["error"])
+    return [Point(ModelShape.parse(at), steps, mean(found)) for (at, steps), found in sorted(errors.items())]
+
+
+def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
+    """The law of the largest preset that has runs enough; smoke has none worth a law."""
+    known = (points(rows_of(preset)) for preset in ("paper", "laptop"))
+    return next((fit(some) for some in known if len(some) >= LEAST_POINTS), None)
+
+
+def halved(known: list[Point], seed: int) -> list[tuple[list[Point], list[Point]]]:
+    """Which points are known, and which are to be predicted: a split, both ways."""
+    chance = random.Random(seed)
+    order = sorted(
+        known, key=lambda point: [features(point.shape, point.steps)[name] for name in ("steps", "parameters")]
+    )
+    halves: tuple[list[Point], list[Point]] = ([], [])
+    for pair in zip(order[::2], order[1::2], strict=False):
+        for half, point in zip(halves, chance.sample(pair, 2), strict=True):
+            half.append(point)
+    halves[0].extend(order[len(order) - len(order) % 2 :])  # the odd one
+    return [halves, (halves[1], halves[0])]
+
+
+def out_of_half(known: list[Point], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
+    """Measured losses, and those that the law of the other half predicts."""
+    measured: list[float] = []
+    predicted: list[float] = []
+    for half, other in halved(known, seed):
+        measured += [point.loss for point in other]
+        predicted += foretold(fit(half, names), other)
+    return measured, predicted
+
+
+def foreseen(rows: list[Row]) -> list[Comparison]:
+    """L14: the order of shapes that were not trained, and whether it takes more than their size to say it."""
+    correlations, gains = [], []
+    for seed in sorted({row.seed for row in rows}):
+        known = points([row for row in rows if row.seed == seed])
+        if len(known) >= 2 * LEAST_POINTS:
+            measured, predicted = out_of_half(known, seed)
+            correlations.append(max(rank_correlation(measured, predicted), 0.01))  # a logarithm is taken of it
+            by_size = relative_error(*out_of_half(known, seed, SIZE))
+            gains.append(by_size / relative_error(measured, predicted))
+    if not correlations:
+        return []
+    keys = tuple(row.key for row in rows)
+    return [
+        Comparison("rank correlation of foretold and measured loss", tuple(correlations), CORRELATION, keys),
+        Comparison("error of a law of size alone over that of the law", tuple(gains), 1.0, keys),
+    ]
+
+
+def persists(rows: list[Row]) -> list[Comparison]:
+    """L15: the base's loss over the thin shape's, carried on to 1 B parameters; a pseudo-value a rung."""
+    ladder = cell(rows, part="ladder")
+    line = trade(ladder)
+    if len(line) < LEAST_RUNGS:
+        return []
+    whole, count = carried_on(line), len(line)
+    parts = [carried_on(line[:i] + line[i + 1 :]) for i in range(count)]
+    told = "bits a byte of the base over those of the thin shape, carried on to 1 B parameters along a straight line"
+    values = tuple(math.exp(count * whole - (count - 1) * part) for part in parts)
+    keys = tuple(row.key for row in ladder)
+    return [Comparison(f"{told} ({price_of_one_pair()})", values, 1 / (1 + MARGIN), keys)]
+
+
+def carried_on(line: list[tuple[float, float]]) -> float:
+    slope, level = linear_regression(*zip(*line, strict=True))
+    return level + slope * math.log(LARGE)
+
+
+def trade(rows: list[Row]) -> list[tuple[float, float]]:
+    """Of each rung that has both: log parameters of the base's body, and log loss of base over thin, mean of seeds."""
+    found = []
+    for width in sorted({row.cell["width"] for row in rows}):
+        base, thin = cell(rows, width=width, kind="base"), cell(rows, width=width, kind="thin")
+        if base and thin:
+            size = parameters(ModelShape.parse(base[0].cell["shape"]), ModelOptions())["body"]
+            logs = [mean(math.log(row.metrics["error"]) for row in kind) for kind in (base, thin)]
+            found.append((math.log(size), logs[0] - logs[1]))
+    return found
+
+
+def price_of_one_pair() -> str:
+    """What the real run would take: the base and the thin shape of about 1 B parameters, once each."""
+    ladder, context = PRESETS["paper"]["ladder"], PRESETS["paper"]["context"]
+    pair, options = rung(ladder, max(ladder["widths"])), options_preset("nanochat", vocab=256)
+    tokens = TOKENS_PER_PARAMETER * parameters(pair["base"], options)["body"]
+    flops = tokens * sum(price(shape, options, context=context).flops["train_per_token"] for shape in pair.values())
+    name, speed = GPU
+    return f"a real pair there: {flops:.1e} FLOPs, {flops / speed / 3600:,.0f} hours of {name}"
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import Point as Mark
+    from headwise.report.curves import curves
+
+    known, marks = points(rows), list[Mark]()
+    ladder = PRESETS[preset]["ladder"]
+    law = fit(known) if len(known) >= LEAST_POINTS else None
+    for row_shape, errors in _by_shape(cell(rows, part="ladder")).items():
+        shape = ModelShape.parse(row_shape)
+        size = float(parameters(shape, ModelOptions())["body"])
+        kind = "base" if shape.depth == ladder["base"] else "thin"
+        at: Mark = {"x": size, "series": f"{kind}: {shape.depth} layers", "panel": "by parameters of the body"}
+        marks.append({**at, "y": mean(errors), "low": min(errors), "high": max(errors), "kind": "measured"})
+        if law:
+            marks.append({**at, "y": law.predict(shape, PRESETS[preset]["steps"]).value, "kind": "theory"})
+    if len(known) >= 2 * LEAST_POINTS:
+        here: Mark = {"series": "all shapes", "panel": "by loss that the law of the other half foretells"}
+        for loss, guess in zip(*out_of_half(known, 0), strict=True):
+            marks.append({**here, "x": guess, "y": loss, "low": loss, "high": loss, "kind": "measured"})
+        for end in (min(point.loss for point in known), max(point.loss for point in known)):
+            marks.append({**here, "x": end, "y": end, "kind": "theory"})
+    told = f"nanochat-style decoders on text, {PRESETS[preset]['steps']:,} steps on the ladder; dashed: the law of all "
+    told += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
+    return curves(marks, "The trade of depth for heads, foretold", [told], "", "bits a byte")
+
+
+def _by_shape(rows: list[Row]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.cell["shape"], []).append(row.metrics["error"])
+    return found
+
+
+CLAIMS = (
+    Claim(
+        "L14", "The trade of depth for heads can be predicted before training", "L, open question", "predict-the-trade",
+        foreseen,
+    ),
+    Claim(
+        "L15", "Fewer layers with more heads keep the loss toward 1 B parameters", "L, open question",
+        "predict-the-trade", persists,
+    ),
+)  # fmt: skip
+STUDY = Study("predict-the-trade", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,0 +1,168 @@
+"""Thinner BERT: do more heads make up for fewer layers in pre-training and fine-tuning, also of a 24-layer model?
+
+Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802); L11 is a question
+it leaves open.
+Claims: L7, L11.
+Task: hidden bytes of text; then SST-2, by a run that begins with that very pre-training, at the same learning rate. The
+model is a BERT that reads bytes, with norms before each part, which 24 layers need, and with rotary positions: with
+learned ones a pilot was still at 3.98 bits a hidden byte after 300 steps, of 4.36 by the frequency of bytes alone; with
+rotary ones at 3.14, in half the batch.
+Grid: the paper's pair (16 layers × 12 heads, 10 × 24) scaled down, at the same width; its control, the fewer layers
+without the new heads; pre-trained only, heads of the base's size added until the fewer layers have its parameters
+again, with the MLP as it was, and four times the base's heads. Of 24 layers the pair and the control, pre-trained only.
+Each arm has its own learning rate, chosen on validation with a seed that is not judged.
+How the pair was chosen: first it was 4 and 8 heads. In pilots 8 heads, of rank 4, were at 3.99 and 3.98 bits after 300
+steps, and 4 heads with six layers at 3.14 and 3.15: heads too small for rotary positions, not too few layers, may be
+why. So the pair is 2 and 4 heads, of rank 16 and 8; the 8 heads, which did not keep the loss, are shown beside it.
+Margin: "keeps" is tested as equivalence: at most 3 % more bits a hidden byte than the base, which has learned something
+(its bits are under nine tenths of those by the frequency of bytes), with at least 25 % of the parameters saved.
+Fine-tuned errors are shown beside it and decide nothing: SST-2 has 872 sentences to test on, so that an error of 0.4
+has a standard error of 4 % of itself in each run, and four seeds would see no ratio under 1.1.
+Power: in pilots (seeds 100 and 101) two seeds of an arm differed by 0.3 %, in both arms that had two, so that four see
+a ratio of 1.01; seed 100 of base and thin gave 2.72 and 3.41 bits. For 24 layers the spread is assumed, not measured.
+Command: headwise study run thinner-bert --preset laptop --data text=PLACE --data glue=PLACE (about 5 minutes on two
+cores; the paper preset about 3 × 10²⁰ FLOPs, 500 hours of a GPU that does 150 TFLOP/s, most of it for 24 layers)
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare, proved
+from headwise.options import ModelOptions
+from headwise.options import preset as options_preset
+from headwise.run import Recipe, Run
+from headwise.studies import Cell, Study
+from headwise.studies.thinner_lra import by_parameters
+
+MARGIN, SAVED, LEARNED = 0.03, 0.25, 1 / 0.9
+MASKED, TUNED = "hidden bytes", "SST-2"
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "usual": {"base": "w8-h2-L2", "thin": "w8-h4-L1", "control": "w8-h2-L1"},
+        "deep": {"base": "w8-h2-L3", "thin": "w8-h4-L2", "control": "w8-h2-L2"},
+        "tuned": ("base", "thin"),
+        "context": 16,
+        "batch": 64,
+        "masked_steps": 4,
+        "deep_steps": 2,
+        "tuned_steps": 2,
+        "rates": (0.003,),
+        "seeds": 3,
+    },
+    "laptop": {
+        "usual": {
+            "base": "w32-h2-L6",
+            "thin": "w32-h4-L4",
+            "control": "w32-h2-L4",
+            "as large": "w32-h5-r16-L4",
+            "four times the heads": "w32-h8-L4",
+        },
+        "deep": {"base": "w32-h2-L24", "thin": "w32-h4-L16", "control": "w32-h2-L16"},
+        "tuned": ("base", "thin", "control"),
+        "context": 64,
+        "batch": 16,
+        "masked_steps": 300,
+        "deep_steps": 250,
+        "tuned_steps": 60,
+        "rates": (0.004, 0.01),
+        "seeds": 4,
+        "data": {"text": "English text, such as an excerpt of TinyStories", "glue": "GLUE's SST-2"},
+    },
+    "paper": {
+        "usual": {
+            "base": "w768-h12-L16-m1536",
+            "thin": "w768-h24-L10-m1536",
+            "control": "w768-h12-L10-m1536",
+        },
+        "deep": {"base": "w1024-h16-L24", "thin": "w1024-h32-L16", "control": "w1024-h16-L16"},
+        "tuned": ("base", "thin", "control"),
+        "context": 128,
+        "batch": 4096,
+        "micro_batches": 32,
+        "masked_steps": 18_750,
+        "deep_steps": 18_750,
+        "tuned_steps": 160,
+        "rates": (0.0003, 0.001),
+        "seeds": 3,
+        "data": {"text": "English text of many gigabytes", "glue": "GLUE's SST-2"},
+    },
+}
+
+
+def cells(preset: dict[str, Any]) -> list[Cell]:
+    found = []
+    for model in ("usual", "deep"):
+        for arm, shape in preset[model].items():
+            for seed in range(preset["seeds"]):
+                masked = masked_run(preset, shape, preset["masked_steps" if model == "usual" else "deep_steps"], seed)
+                found.append(Cell({"model": model, "arm": arm, "task": MASKED}, masked))
+                if arm in preset["tuned"] and model == "usual":
+                    found.append(Cell({"model": model, "arm": arm, "task": TUNED}, tuned_run(preset, masked)))
+    return found
+
+
+def masked_run(preset: dict[str, Any], shape: str, steps: int, seed: int) -> Run:
+    """Bytes of text, of which some are hidden."""
+    return Run(
+        task={"name": "text", "objective": "masked", "context": preset["context"]},
+        shape=shape,
+        options=_options(preset, vocab=257, segments=0, pooler=False, head="mlm"),
+        recipe=Recipe(warm_up=0.1, batch=preset["batch"], micro_batches=preset.get("micro_batches", 1), clip=1.0),
+        steps=steps,
+        seed=seed,
+        evaluations=2,
+    )
+
+
+def tuned_run(preset: dict[str, Any], masked: Run) -> Run:
+    """Sentences into good and bad opinions, beginning with what the masked run has learned."""
+    return masked.replace(
+        task={"name": "glue", "task": "sst-2", "tokenizer": "bytes", "length": preset["context"]},
+        options=_options(preset, vocab=259, head="classes", classes=2),
+        begin={"name": "pretrained", "run": {"task": masked.task, "steps": masked.steps}},
+        steps=preset["tuned_steps"],
+    )
+
+
+def _options(preset: dict[str, Any], **changes: Any) -> ModelOptions:
+    usual = {"norm_place": "pre", "final_norm": True, "positions": "rotary", "context": preset["context"]}
+    return options_preset("bert", **usual, **changes)
+
+
+def keeps(rows: list[Row], model: str) -> list[Comparison]:
+    """L7 and L11: a base that has learned something, a thin model that is as good, and what it saves."""
+    base, thin = (cell(rows, model=model, arm=arm, task=MASKED) for arm in ("base", "thin"))
+    if not base or not thin:
+        return []
+    saved = base[0].metrics["parameters"] / thin[0].metrics["parameters"]
+    told = "bits a hidden byte of the base over those of fewer layers with more heads"
+    return [
+        compare(told, base, thin, 1 / (1 + MARGIN)),
+        beats_trivial("bits by the frequency of bytes over those of the base", base, LEARNED),
+        proved("parameters of the base over those of the thin model", saved, 1 / (1 - SAVED)),
+    ]
+
+
+def chart(rows: list[Row], preset: str) -> Any:
+    from headwise.report.curves import curves
+
+    used = PRESETS[preset]
+    told = f"width and heads of the base {used['usual']['base']}, of the deep one {used['deep']['base']}; "
+    notes = [told + "learning rate of each arm chosen on validation"]
+    named = [replace(row, cell={**row.cell, "task": f"{row.cell['task']}, {row.cell['model']} depth"}) for row in rows]
+    return curves(by_parameters(named), "Fewer layers, more heads in BERT", notes, "parameters",
+                  "error (hidden bytes: bits)", log_x=False)  # fmt: skip
+
+
+CLAIMS = (
+    Claim(
+        "L7", "A BERT with a third fewer layers and twice the heads is as good (here: at its pre-training)",
+        "L, experiments", "thinner-bert", partial(keeps, model="usual"),
+    ),
+    Claim(
+        "L11", "A 24-layer model can be thinned too", "a question L leaves open", "thinner-bert",
+        partial(keeps, model="deep"),
+    ),
+)  # fmt: skip
+STUDY = Study("thinner-bert", __doc__, PRESETS, cells, chart, CLAIMS, keep_weights=True)
