@@ -140,7 +140,7 @@ def test_fine_tuning_begins_with_the_pre_training_that_is_judged(preset):
 # ---- what there is to do -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "judged", "trials"), [("thinner-bert", 44, 22), ("thinner-lra", 20, 8)])
+@pytest.mark.parametrize(("name", "judged", "trials"), [("thinner-bert", 68, 22), ("thinner-lra", 20, 8)])
 def test_so_many_runs(name, judged, trials):
     study = load(name)
     assert len({cell.run.key for cell in study.of("laptop")}) == judged
@@ -159,8 +159,9 @@ def test_a_power_is_stated(name):
     assert "Power: " in load(name).about
 
 
-def test_a_chart_has_a_panel_a_task():
+def test_a_chart_has_a_panel_a_depth_and_tells_of_fine_tuning():
     study = load("thinner-bert")
     drawn = study.chart(world(study, errors()), "laptop").to_dict()
     panels = {panel["title"]["text"] for panel in drawn["concat"]}
-    assert panels == {"SST-2, usual depth", "hidden bytes, deep depth", "hidden bytes, usual depth"}
+    assert panels == {"pre-training, usual depth", "pre-training, deep depth"}
+    assert any("SST-2 after fine-tuning, base 0.5" in note for note in drawn["title"]["subtitle"])

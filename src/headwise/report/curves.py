@@ -9,11 +9,12 @@ import altair as alt
 from headwise.claims import Row
 from headwise.report.charts import COLORS, INK
 
-Kind = Literal["measured", "theory", "published"]
+Kind = Literal["measured", "scattered", "theory", "published"]
 
 
 KEY: dict[Kind, str] = {
     "measured": "points: measured, bars the range of the seeds",
+    "scattered": "points without a line: a cell each",
     "theory": "dashed: theory",
     "published": "hollow: published",
 }
@@ -68,12 +69,13 @@ def curves(
     names = list(dict.fromkeys(point["series"] for point in points))
     color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(range=COLORS)
     base = alt.Chart(alt.Data(values=[dict(point) for point in points])).encode(x=across, color=color)
-    kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in ("measured", "theory", "published")}
+    kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in KEY}
     layers = [
         kinds["theory"].mark_line(strokeDash=[6, 4], strokeWidth=2).encode(y=up),
         kinds["measured"].mark_line(strokeWidth=1.5, opacity=0.7).encode(y=up),
         kinds["measured"].mark_rule(strokeWidth=4, opacity=0.4).encode(y="low:Q", y2="high:Q"),
         kinds["measured"].mark_point(filled=True, size=60, opacity=1).encode(y=up, tooltip=["series:N", "x:Q", "y:Q"]),
+        kinds["scattered"].mark_point(filled=True, size=40, opacity=0.8).encode(y=up),
         kinds["published"].mark_point(filled=False, size=90, strokeWidth=2).encode(y=up),
     ]
     panels = []

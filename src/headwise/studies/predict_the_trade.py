@@ -221,7 +221,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     if len(known) >= 2 * LEAST_POINTS:
         here: Mark = {"series": "all shapes", "panel": "by loss that the law of the other half foretells"}
         for loss, guess in zip(*out_of_half(known, 0), strict=True):
-            marks.append({**here, "x": guess, "y": loss, "low": loss, "high": loss, "kind": "measured"})
+            marks.append({**here, "x": guess, "y": loss, "kind": "scattered"})
         for end in (min(point.loss for point in known), max(point.loss for point in known)):
             marks.append({**here, "x": end, "y": end, "kind": "theory"})
     told = f"nanochat-style decoders on text, {PRESETS[preset]['steps']:,} steps on the ladder; dashed: the law of all "
