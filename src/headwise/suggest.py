@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headwise.claims import Judgement
-from headwise.cost import price
+from headwise.cost import layer_parameters, price
 from headwise.law import Law
 from headwise.options import ModelOptions
 from headwise.search import STEP, Candidate, equal_cost, starting_point
@@ -29,6 +29,10 @@ STUDIES = (
     "latent",
     "block-conditioning",
     "thinner-gpt",
+    "thinner-vit",
+    "thinner-bert",
+    "thinner-lra",
+    "mlp-or-heads",
 )
 SHARED, COMPRESSED = 4, 4  # query heads for a key/value head; times a latent is smaller than what it stands for
 STANDINGS = ("supported", "disputed", "untested", "contradicted")
@@ -64,6 +68,16 @@ def _larger_query_rank(base: Candidate, options: ModelOptions) -> ModelShape | N
     rows = equal_cost(base.shape, options, vary=("qk_rank",))
     found = (row.shape for row in rows if row.shape.layers[0].qk_rank == wanted and row.shape.depth == base.depth)
     return next(found, None)
+
+
+def _more_heads_less_mlp(base: Candidate, options: ModelOptions) -> ModelShape | None:
+    """At equal parameters, to the nearest unit of the MLP."""
+    layer = base.layer
+    more = layer.replace(heads=2 * layer.heads, kv_heads=2 * layer.kv_heads)
+    price_of = {mlp: sum(layer_parameters(more, mlp, options).values()) for mlp in (1, 2)}
+    wanted = sum(layer_parameters(layer, base.mlp, options).values())
+    mlp = 1 + round((wanted - price_of[1]) / (price_of[2] - price_of[1]))
+    return replace(base, layer=more, mlp=mlp).shape if mlp >= layer.width else None
 
 
 def _more_heads_less_depth(base: Candidate, _: ModelOptions) -> ModelShape | None:
@@ -112,10 +126,16 @@ MOVES = (
         good=("N2", "Q7", "Q9"),
     ),
     Move(
+        "twice as many heads of the same rank, paid for by the MLP",
+        ("quality",),
+        _more_heads_less_mlp,
+        good=("L9",),
+    ),
+    Move(
         "twice as many heads of half the rank, in five eighths of the layers",
         ("speed", "memory"),
         _more_heads_less_depth,
-        good=("L6", "L2", "L4"),
+        good=("L5", "L6", "L7", "L8", "L2", "L4"),
         bad=("N1", "Q8", "Q14"),
     ),
     Move(
