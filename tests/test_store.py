@@ -436,6 +436,24 @@ def test_an_older_file_is_brought_up_to_date(tmp_path):
     assert sqlite3.connect(tmp_path / "old.db").execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
+def test_an_export_names_data_without_saying_where_it_lay(tmp_path):
+    reading = {"name": "text", "content": "abc", "source": "/home/me/letters.txt"}
+    runs = [
+        Run(task=reading, shape="w8-h2", steps=1),
+        Run(task={"name": "glue", "source": "nyu-mll/glue"}, shape="w8-h2", steps=1, begin={"run": {"task": reading}}),
+    ]
+    with Store(tmp_path / "mine.db") as store:
+        for run in runs:
+            store.add(run, make_result(run))
+        store.export(tmp_path / "mine.parquet")
+    assert not any("/home/me" in spec for spec in pl.read_parquet(tmp_path / "mine.parquet")["spec"].to_list())
+    with Store.from_parquet(tmp_path / "mine.parquet") as theirs:
+        read = {result.key: run for run, result in theirs.runs()}
+    assert [read[run.key].key for run in runs] == [run.key for run in runs]
+    assert read[runs[0].key].task["source"] == "letters.txt"
+    assert read[runs[1].key].task["source"] == "nyu-mll/glue"
+
+
 def test_an_older_export_lacks_later_columns(tmp_path):
     with Store(filled(tmp_path / "new.db", [0])) as store:
         store.export(tmp_path / "new.parquet")

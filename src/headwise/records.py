@@ -5,6 +5,7 @@ import math
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Any, get_args
 
 from headwise.run import Run, RunResult, Status
@@ -71,6 +72,16 @@ def decode(record: Record) -> Pair:
         return _run(record["spec"]), RunResult(**values)
     except (ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"run {record['key']} cannot be read by this version of headwise: {error}") from None
+
+
+def for_others(record: Record) -> Record:
+    """As it is exported: data that its hash identifies is named, and where it lay on this machine is left out."""
+    spec = json.loads(record["spec"])
+    for task in (spec["task"], spec.get("begin", {}).get("run", {}).get("task", {})):
+        place = PurePath(task.get("source") or "")
+        if task.get("content") and place.is_absolute():
+            task["source"] = place.name
+    return record | {"spec": json.dumps(spec, allow_nan=False)}
 
 
 def flat(record: Record) -> Record:

@@ -35,6 +35,7 @@ from headwise.records import (
     decode,
     encode,
     flat,
+    for_others,
     points_to_json,
 )
 from headwise.run import Run, RunResult
@@ -208,7 +209,7 @@ class Store(AbstractContextManager["Store"]):
                 self.frame().write_csv(partial)
             else:
                 schema = pl.DataFrame([blank()]).schema
-                pl.DataFrame([self._whole(key) for key in self._keys()], schema).write_parquet(partial)
+                pl.DataFrame([for_others(self._whole(key)) for key in self._keys()], schema).write_parquet(partial)
             partial.replace(path)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise StoreError(f"cannot write {path}: {error}") from None
