@@ -106,6 +106,10 @@ def test_a_clear_winner_a_tie_and_what_would_decide():
     assert equal.needed is None
     assert "Not decided" in verdict.verdict(equal)
     assert "equal" in verdict.csv_settle(equal)
+    both = judge(
+        rows_of({BASE: [2 + n for n in noise], OTHER: [1.00, 1.02, 1.0, 1.02], "c": [1.02, 1.0, 1.02, 1.0]}), BASE
+    )
+    assert verdict.verdict(both).startswith("Better than the base, but which is best is not decided")
     errors = {BASE: [1.00, 1.10, 0.95, 1.02], OTHER: [0.97, 1.09, 0.99, 0.94]}
     close = judge(rows_of(errors), BASE)
     assert not close.decided

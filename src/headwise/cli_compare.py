@@ -37,7 +37,7 @@ def compare(
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 30m, 2h.")] = "30m",
     steps: Annotated[int, typer.Option(help="Of the finalists' runs.", show_default="what fits the budget")] = 0,
     seeds: Annotated[int, typer.Option(help="Of each finalist.", show_default="what fits the budget")] = 0,
-    rates: Annotated[str, typer.Option(help="Learning rates to choose from.", show_default="0.001 to 0.016")] = "",
+    rates: Annotated[str, typer.Option(help="Learning rates to choose from.", show_default="0.002 to 0.032")] = "",
     batch: Annotated[int, typer.Option(help="Samples a step.", show_default="16")] = 0,
     command: Annotated[str, typer.Option(help="Your own trainer, with {heads}, {lr}, {seed}, ... in it.")] = "",
     metric_json: Annotated[str, typer.Option(help="The file it writes; may have {seed}, {key}, ... in it.")] = "",

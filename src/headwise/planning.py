@@ -23,7 +23,7 @@ from headwise.spec import Spec, SpecError
 from headwise.studies import TRIAL_SEED, Cell
 
 HOLDS = ("params", "flops", "kv", "time")
-RATES = (0.001, 0.002, 0.004, 0.008, 0.016)
+RATES = (0.002, 0.004, 0.008, 0.016, 0.032)
 BATCH = 16
 MOST_ARMS = 6  # that are proposed, with the base
 AROUND = 4.0  # proposed sizes are within this factor of the base's

@@ -163,9 +163,11 @@ def verdict(answer: Answer) -> str:
         kept = "Keep the base: " if answer.winner == answer.base else ""
         return f"{kept}{answer.winner} is best, with probability {chance} ({len(answer.seeds)} paired seeds)."
     rivals = " and ".join(arm for arm in answer.contenders if arm != answer.winner)
-    return (
-        f"Not decided: {answer.winner} has the least loss, but is best with probability {chance}; so may be {rivals}."
+    better = {arm.arm for arm in answer.arms if arm.delta_high < 0}
+    beaten = (
+        "Better than the base, but which is best is not decided" if better >= {*answer.contenders} else "Not decided"
     )
+    return f"{beaten}: {answer.winner} has the least loss, best with probability {chance}; so may be {rivals}."
 
 
 def settle(found: Comparison, words: list[str], workers: int) -> str | None:
