@@ -102,6 +102,7 @@ class Store(AbstractContextManager["Store"]):
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = (default_path() if path is None else Path(path)).expanduser()
         self._connection = _open(self.path)
+        self._known: tuple[tuple[int, int] | None, list[Pair]] = (None, [])  # see _decoded
 
     @property
     def files(self) -> Path:
@@ -158,15 +159,23 @@ class Store(AbstractContextManager["Store"]):
 
     def runs(self, status: str | None = None, task: str | None = None, where: Where | None = None) -> Iterator[Pair]:
         """Runs with their results, oldest first, without curves and probes."""
-        for record in self._select("status = ifnull(?, status)", status):
-            run, result = decode(record)
-            if task in (None, run.task["name"]) and (where is None or where(run, result)):
+        for run, result in self._decoded():
+            wanted = status in (None, result.status) and task in (None, run.task["name"])
+            if wanted and (where is None or where(run, result)):
                 yield run, result
+
+    def _decoded(self) -> list[Pair]:
+        """Everything, decoded once until this or another process writes: a ledger asks for it for every study."""
+        stamp = (_ask(self._connection, "PRAGMA data_version"), self._connection.total_changes)
+        if self._known[0] != stamp:
+            self._known = (stamp, [decode(record) for record in self._select()])
+        return self._known[1]
 
     def with_points(self, results: Iterable[RunResult]) -> Iterator[RunResult]:
         """Results of `runs` with their curves and probes."""
         for result in results:
-            yield replace(result, curve=self.curve(result.key), probes=self._points("probes", result.key))
+            curve, probes = (self._points(table, result.key) for table in POINTS)
+            yield replace(result, curve=curve, probes=probes)
 
     def curve(self, key: str) -> list[Point]:
         """A run's validation curve: rows of (step, name, value)."""
