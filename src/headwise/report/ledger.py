@@ -44,6 +44,6 @@ def _numbers(judgement: Judgement) -> str:
     compared = judgement.comparison
     high = f"{judgement.high:.3g}" if math.isfinite(judgement.high) else "any"
     found = f"{compared.what}: {judgement.estimate:.3g} ({judgement.low:.3g} to {high})"
-    wanted = f", claimed above {compared.above:g}"
+    wanted = f", claimed above {compared.above:.3g}"
     published = f", published {compared.published:.3g}" if compared.published else ""
     return f"{found}{wanted}{published}; {judgement.seeds} seeds, {len(judgement.runs)} runs ({judgement.preset})"

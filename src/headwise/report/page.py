@@ -138,7 +138,7 @@ def _claim(judgement: Judgement) -> dict[str, Any]:
         "what": compared.what,
         "estimate": f"{judgement.estimate:.3g}" if known else "",
         "interval": "exact" if compared.exact else f"{judgement.low:.3g} to {high}" if known else "",
-        "above": f"{compared.above:g}" if known else "",
+        "above": f"{compared.above:.3g}" if known else "",
         "published": f"{compared.published:.3g}" if compared.published else "",
         "numbers": _numbers(judgement),
         "settle": judgement.settle,
