@@ -40,8 +40,8 @@ def test_a_dry_run_prices_what_is_left(smoke):
     _, store, _ = smoke
     done = as_json("study", "run", "rank-cliff", "--preset", "smoke", "--store", str(store), "--dry-run")
     assert (done["runs"], done["found"]) == (0, 18)
-    left = as_json("study", "run", "rank-cliff", "--preset", "laptop", "--store", str(store), "--dry-run")
-    assert (left["runs"], left["found"]) == (36, 0)
+    left = as_json("study", "run", "rank-cliff", "--preset", "demo", "--store", str(store), "--dry-run")
+    assert (left["runs"], left["found"]) == (10, 0)
     assert left["seconds"] > 0
     assert left["flops"] > 0
 

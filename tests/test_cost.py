@@ -81,7 +81,7 @@ def test_parameters_equal_a_built_layer(shape):
 
 
 @given(models())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_flops_equal_torchs_counter(model):
     check_flops(model)
 
