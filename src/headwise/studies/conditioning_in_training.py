@@ -15,7 +15,7 @@ The block with its residual and the Jacobian are shown, not judged: the theorem 
 Power: in pilots (60 steps, seeds 100 to 102) the ratio of κ with 8 heads to that with 32 differed between seeds by 6 to
 10 % on text and 24 % on images, so that ten seeds, at the level of eight comparisons, see a ratio of 1.12 on text and
 of 1.3 on images. The pilots' own were 1.30 and 1.31; those of 1 head to 8 were 200 and more.
-Command: headwise study run conditioning-in-training --preset laptop --data images=PLACE (about 5 minutes on two cores)
+Command: headwise study run conditioning-in-training --preset laptop --data images=PLACE (about 8 minutes on two cores)
 """
 
 import math

@@ -11,7 +11,7 @@ as the paper does, which costs nothing: it is shown, and not judged. Each arm ha
 validation with a seed that is not judged.
 The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
 Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.
-Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (about 4 minutes on two cores)
+Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (about 5 minutes on two cores)
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ that bends a line; it does not know whether the line goes on.
 Power: with the noise of thinner-gpt's pilots (0.4 %) in invented worlds, L14 held in 4 of 4 where shape counts and each
 had 0.5 % of its own that no law knows, in 2 of 4 with 1 %, and in none where size alone counts. L15 sees 5 % at best,
 and some 25 % where each rung has 1 % of its own: large effects only, so its verdict says what more would cost.
-Command: headwise study run predict-the-trade --preset laptop (about 5 minutes on two cores, after thinner-gpt)
+Command: headwise study run predict-the-trade --preset laptop (about 6 minutes on two cores, after thinner-gpt)
 """
 
 import math

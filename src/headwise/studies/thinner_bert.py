@@ -21,7 +21,7 @@ has a standard error of 4 % of itself in each run, and four seeds would see no r
 Power: two pilots an arm differed by 0.3 %, but between the first four judged seeds the ratio of base and thin differed
 by 8 %: runs leave the plateau of frequencies at other steps. Four seeds left both claims open, so the judged pairs got
 ten, which see a ratio of 1.08 at the level of three comparisons: a choice made on seeing judged runs.
-Command: headwise study run thinner-bert --preset laptop --data text=PLACE --data glue=PLACE (about 5 minutes on two
+Command: headwise study run thinner-bert --preset laptop --data text=PLACE --data glue=PLACE (about 12 minutes on two
 cores; the paper preset about 3 × 10²⁰ FLOPs, 500 hours of a GPU that does 150 TFLOP/s, most of it for 24 layers)
 """
 
