@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from headwise.claims import Judgement
+from headwise.claims import Judgement, Verdict
 from headwise.cost import layer_parameters, price
 from headwise.law import Law
 from headwise.options import ModelOptions
@@ -198,13 +198,12 @@ def _foretold(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str,
 
 def _evidence(move: Move, ledger: dict[str, Judgement]) -> list[dict[str, Any]]:
     """Each claim with its verdict and what that says of the move."""
+    good: dict[Verdict, Says] = {"holds": "for", "fails": "against", "open": "open"}
+    bad: dict[Verdict, Says] = {"holds": "against", "fails": "for", "open": "open"}
     lines = []
-    for ids, verdicts in ((move.good, ("for", "against")), (move.bad, ("against", "for"))):
+    for ids, says in ((move.good, good), (move.bad, bad)):
         for judgement in (ledger[name] for name in ids if name in ledger):
-            says: Says = "open"
-            if judgement.verdict != "open":
-                says = verdicts[judgement.verdict == "fails"]  # type: ignore[assignment]
-            lines.append({"says": says, **judgement.as_dict()})
+            lines.append({"says": says[judgement.verdict], **judgement.as_dict()})
     return lines
 
 

@@ -9,7 +9,7 @@ With no source there is only `task="sst-2"`, made by a small grammar; it is ther
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -208,14 +208,16 @@ class _Published:
 
 _ENTAILS = ("entailment", "not_entailment")
 _SENTENCES = ("sentence1", "sentence2")
-_MNLI = {
-    "folder": "MNLI",
-    "configuration": "mnli",
-    "texts": _SENTENCES,
-    "label": "gold_label",
-    "labels": ("entailment", "neutral", "contradiction"),
-    "hub_texts": ("premise", "hypothesis"),
-}
+_MNLI = _Published(
+    "MNLI",
+    "mnli",
+    _SENTENCES,
+    "gold_label",
+    labels=("entailment", "neutral", "contradiction"),
+    hub_texts=("premise", "hypothesis"),
+    dev="dev_matched",
+    hub_dev="validation_matched",
+)
 PUBLISHED: dict[str, _Published] = {
     "cola": _Published(
         "CoLA", "cola", ("sentence",), "label", metrics=("matthews",), names=("source", "label", "star", "sentence")
@@ -231,8 +233,8 @@ PUBLISHED: dict[str, _Published] = {
     ),
     "qqp": _Published("QQP", "qqp", ("question1", "question2"), "is_duplicate", metrics=("f1", "accuracy")),
     "sts-b": _Published("STS-B", "stsb", _SENTENCES, "score", labels=(), metrics=("pearson", "spearman")),
-    "mnli": _Published(**_MNLI, dev="dev_matched", hub_dev="validation_matched"),  # type: ignore[arg-type]
-    "mnli-mm": _Published(**_MNLI, dev="dev_mismatched", hub_dev="validation_mismatched"),  # type: ignore[arg-type]
+    "mnli": _MNLI,
+    "mnli-mm": replace(_MNLI, dev="dev_mismatched", hub_dev="validation_mismatched"),
     "qnli": _Published("QNLI", "qnli", ("question", "sentence"), "label", labels=_ENTAILS),
     "rte": _Published("RTE", "rte", _SENTENCES, "label", labels=_ENTAILS),
     "wnli": _Published("WNLI", "wnli", _SENTENCES, "label"),
