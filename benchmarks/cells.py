@@ -5,18 +5,22 @@
 A cell is (heads of a module, modules, layers); rank = 64 / heads; d 64, N 16, batch 256, MLP 2048. The reference is
 torch's encoder layer with its one attention replaced by `modules` nn.MultiheadAttention, called in a Python loop and
 averaged. `step` compares training steps on given data; `end to end` adds the data: theirs from a DataLoader over a
-generator of single samples, ours drawn by the task. Each side is a process of one thread, as it would be run; they take
-turns, so that whatever else the machine does hits both. Ratios above 1: headwise is faster.
+generator of single samples, ours drawn by the task. Each side is two processes of one thread at once, as a sweep runs
+on two cores, and a step's time is 1 / (1/a + 1/b) of theirs; the sides take turns, so that whatever else the machine
+does hits both. `memory` is what a process grew by in its steps, as part of what it grows by on the plain path. Ratios
+of time above 1: headwise is faster. `--grid` measures the paper's whole grid, two steps of each cell.
 """
 
 import argparse
 import json
 import math
 import multiprocessing
+import resource
 from statistics import median
 from time import perf_counter
 
 CELLS = [(1, 1, 1), (64, 1, 1), (1, 8, 1), (8, 8, 1), (64, 8, 1), (1, 64, 1), (64, 64, 1), (8, 8, 3)]
+GRID = [(2**i, modules, layers) for layers in (1, 3, 5) for modules in (1, 8, 64) for i in range(7)]
 DIM, POINTS, BATCH, HIDDEN = 64, 16, 256, 2048
 REPEATS = 5
 
@@ -74,7 +78,7 @@ def reference_steps(cell, with_data):
 # ---- ours ----------------------------------------------------------------------------------------------------------
 
 
-def our_steps(cell, with_data):
+def our_steps(cell, with_data, path=None):
     """What `train` does for one step."""
     import torch
 
@@ -85,6 +89,8 @@ def our_steps(cell, with_data):
 
     use_one_core()
     run = our_run(cell)
+    if path:
+        run = run.replace(execution=run.execution.replace(path=path))
     task = load(run.task)
     model = build_model(run, task)
     optimizer = FlatOptimizer(model, run.recipe)
@@ -121,34 +127,80 @@ def our_run(cell):
 # ---- measuring -----------------------------------------------------------------------------------------------------
 
 
-def serve(pipe, kind, cell, with_data):
-    steps = {"theirs": reference_steps, "ours": our_steps}[kind](cell, with_data)
-    next(steps)
-    next(steps)
-    while pipe.recv():
+class Side:
+    """Two processes that train the same cell at once."""
+
+    def __init__(self, kind):
+        context = multiprocessing.get_context("spawn")
+        self.pipes = []
+        for _ in range(2):
+            here, there = context.Pipe()
+            context.Process(target=serve, args=(there, kind), daemon=True).start()
+            self.pipes.append(here)
+
+    def ask(self, *what):
+        for pipe in self.pipes:
+            pipe.send(what)
+        return [pipe.recv() for pipe in self.pipes]
+
+    def begin(self, cell, with_data):
+        self.ask(cell, with_data)
+
+    def step(self):
+        """Seconds for one step of a sweep: the two processes share them."""
+        return 1 / sum(1 / seconds for seconds in self.ask())
+
+
+def serve(pipe, kind):
+    """Told a cell, get ready to train it; told nothing, do a step."""
+    steps = None
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        if asked:
+            del steps
+            steps = {"theirs": reference_steps, "ours": our_steps}[kind](*asked)
+            next(steps)
         start = perf_counter()
         next(steps)
         pipe.send(perf_counter() - start)
 
 
-def compare(cell, with_data, repeats):
+def compare(sides, cell, with_data, repeats):
     """Median seconds of a step of each side, in turns."""
-    context = multiprocessing.get_context("spawn")
-    sides = {}
-    for kind in ("theirs", "ours"):
-        here, there = context.Pipe()
-        process = context.Process(target=serve, args=(there, kind, cell, with_data), daemon=True)
-        process.start()
-        sides[kind] = (process, here)
+    for side in sides.values():
+        side.begin(cell, with_data)
     times = {kind: [] for kind in sides}
     for _ in range(repeats):
-        for kind, (_, pipe) in sides.items():
-            pipe.send(True)
-            times[kind].append(pipe.recv())
-    for process, pipe in sides.values():
-        pipe.send(False)
-        process.join()
+        for kind, side in sides.items():
+            times[kind].append(side.step())
     return {kind: median(values) for kind, values in times.items()}
+
+
+def grown(pipe, cell, path):
+    """Bytes that a process grows by, at most, when it trains the cell."""
+    from headwise.machine import use_one_core
+
+    use_one_core()
+    our_run(cell)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    steps = our_steps(cell, False, path)
+    for _ in range(3):
+        next(steps)
+    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def memory(cell):
+    """What our path needs, as part of what the plain one does."""
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for path in (None, "plain"):
+        here, there = context.Pipe()
+        context.Process(target=grown, args=(there, cell, path), daemon=True).start()
+        found.append(here.recv())
+    return found[0] / found[1]
 
 
 def gemm_peak():
@@ -165,11 +217,11 @@ def gemm_peak():
     return 2 * 1024**3 / min(seconds)
 
 
-def row(cell, repeats, peak):
+def row(sides, cell, repeats):
     from headwise.cost import forward_flops
 
-    run = our_run(cell)
-    step, whole = compare(cell, False, repeats), compare(cell, True, repeats)
+    run, peak = our_run(cell), gemm_peak()
+    step, whole = compare(sides, cell, False, repeats), compare(sides, cell, True, repeats)
     flops = 3 * BATCH * forward_flops(run.model_shape, run.options, POINTS)
     return {
         "cell": list(cell),
@@ -177,8 +229,21 @@ def row(cell, repeats, peak):
         "ours_ms": round(1000 * step["ours"], 1),
         "step": round(step["theirs"] / step["ours"], 2),
         "end_to_end": round(whole["theirs"] / whole["ours"], 2),
-        "part_of_peak": round(flops / step["ours"] / peak, 2),
+        "part_of_peak": round(flops / (2 * step["ours"]) / peak, 2),
+        "memory": round(memory(cell), 2),
     }
+
+
+def grid(sides, told):
+    """Seconds of one step of every cell of the paper's grid, and the ratio of their sums."""
+    rows = []
+    for cell in GRID:
+        times = compare(sides, cell, False, 2)
+        rows.append({"cell": list(cell), **{f"{kind}_ms": round(1000 * t, 1) for kind, t in times.items()}})
+        rows[-1]["step"] = round(times["theirs"] / times["ours"], 2)
+        told(rows[-1])
+    totals = {kind: round(sum(r[f"{kind}_ms"] for r in rows) / 1000, 2) for kind in sides}
+    return {"rows": rows, "seconds": totals, "step": round(totals["theirs"] / totals["ours"], 2)}
 
 
 def main():
@@ -186,23 +251,31 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--cells", type=int, default=len(CELLS), help="only the first so many")
+    parser.add_argument("--grid", action="store_true", help="the paper's 63 cells instead")
     options = parser.parse_args()
-    peak = gemm_peak()
-    if not options.json:
-        print(f"one thread, {peak / 1e9:.0f} GFLOP/s in a large product; medians of {options.repeats} steps in turns")
-        print(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7} {'end to end':>11} {'of peak':>8}")
+    say = (lambda text: None) if options.json else lambda text: print(text, flush=True)
+    sides = {kind: Side(kind) for kind in ("theirs", "ours")}
+    if options.grid:
+        say(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7}")
+        found = grid(sides, lambda r: say("{!s:>12} {:>10} {:>8} {:>6}×".format(*r.values())))
+        theirs, ours = found["seconds"].values()
+        say(f"one step of all: theirs {theirs} s, ours {ours} s: {found['step']}×")
+        return options.json and print(json.dumps(found, indent=2))
+    say(
+        f"two processes of one thread, {gemm_peak() / 1e9:.0f} GFLOP/s in a large product of one; medians of "
+        f"{options.repeats}"
+    )
+    say(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7} {'end to end':>11} {'of peak':>8} {'memory':>7}")
     rows = []
     for cell in CELLS[: options.cells]:
-        rows.append(row(cell, options.repeats, peak))
-        if not options.json:
-            c, theirs, ours, step, whole, part = rows[-1].values()
-            print(f"{c!s:>12} {theirs:>10} {ours:>8} {step:>6}× {whole:>10}× {part:>7.0%}", flush=True)
+        rows.append(row(sides, cell, options.repeats))
+        c, theirs, ours, step, whole, part, needed = rows[-1].values()
+        say(f"{c!s:>12} {theirs:>10} {ours:>8} {step:>6}× {whole:>10}× {part:>8.0%} {needed:>7.0%}")
     means = {
         name: round(math.exp(sum(math.log(r[name]) for r in rows) / len(rows)), 2) for name in ("step", "end_to_end")
     }
-    if options.json:
-        return print(json.dumps({"peak_flops": peak, "rows": rows, "geometric_mean": means}, indent=2))
-    print(f"geometric mean: step {means['step']}×, end to end {means['end_to_end']}×")
+    say(f"geometric mean: step {means['step']}×, end to end {means['end_to_end']}×")
+    return options.json and print(json.dumps({"rows": rows, "geometric_mean": means}, indent=2))
 
 
 if __name__ == "__main__":

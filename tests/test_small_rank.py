@@ -1,30 +1,31 @@
-"""Generated kernels, merged matrices and the lean MLP: the same numbers as the plain way, and the choice among them."""
+"""Compiled kernels, merged matrices and the lean MLP: the same numbers as the plain way, and the choice among them."""
 
 import pytest
 import torch
 
-from headwise import conduct
+from headwise import conduct, small_rank
 from headwise.attention import Attention
-from headwise.kernels import ReluMLP
+from headwise.lean import ReluMLP, UnitLength
 from headwise.models.blocks import MLP
 from headwise.options import preset
 from headwise.run import Execution, Recipe, Run, RunResult
 from headwise.shape import AttentionShape
-from headwise.small_rank import GROUP_BYTES, _groups, small_rank_attention, works
+from headwise.small_rank import GROUP_BYTES, _Sizes, works
 from headwise.store import Store
 
 needs_compiler = pytest.mark.skipif(not works(), reason="no C++ compiler here: torch's kernels serve")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
-def output_and_gradients(shape, path, dtype, bias=True, batch=6):
+def output_and_gradients(shape, path, dtype, bias=True, batch=6, tokens=5):
     torch.manual_seed(1)
     layer = Attention(
         AttentionShape.parse(shape), input_bias=bias, output_bias=bias, output_scale=0.5, path=path, dtype=dtype
     )
+    layer.lean = path != "plain"
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
-    x = torch.randn(batch, 5, layer.shape.width, dtype=dtype, requires_grad=True)
+    x = torch.randn(batch, tokens, layer.shape.width, dtype=dtype, requires_grad=True)
     output = layer(x)
     target = torch.linspace(-1, 1, layer.shape.width, dtype=dtype)
     return output, *torch.autograd.grad((output - target).square().sum(), [x, *layer.parameters()])
@@ -37,11 +38,26 @@ def assert_same(found, wanted, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [("w8-h8-r1", torch.float64), ("w8-h5-r3-v2", torch.float64), ("w8-h4-r2", torch.float32)],
+    ("shape", "tokens", "batch", "dtype", "bias"),
+    [
+        ("w8-h8-r1", 5, 6, torch.float64, True),
+        ("w8-h5-r3-v2", 33, 9, torch.float64, True),  # whole tiles and a rest, vectors and a rest
+        ("w8-h2-r1-v16", 16, 3, torch.float64, False),
+        ("w8-h4-r2", 16, 32, torch.float32, True),
+        ("w8-h3-r16-v1", 40, 17, torch.float32, False),
+    ],
 )
-def test_generated_kernels_equal_the_plain_path(shape, dtype):
-    assert_same(output_and_gradients(shape, "generated", dtype), output_and_gradients(shape, "plain", dtype), dtype)
+def test_compiled_kernels_equal_the_plain_path(shape, tokens, batch, dtype, bias):
+    given = {"dtype": dtype, "bias": bias, "tokens": tokens, "batch": batch}
+    assert_same(output_and_gradients(shape, "generated", **given), output_and_gradients(shape, "plain", **given), dtype)
+
+
+@needs_compiler
+def test_groups_of_heads_change_nothing(monkeypatch):
+    whole = output_and_gradients("w8-h7-r1", "generated", torch.float64)
+    monkeypatch.setattr(small_rank, "GROUP_BYTES", 1000)
+    assert len(list(_Sizes(7, 1, 1, 5, 6, 1.0).groups())) == 4
+    assert_same(output_and_gradients("w8-h7-r1", "generated", torch.float64), whole, torch.float64)
 
 
 @pytest.mark.parametrize("shape", ["w8-h3-r8", "w8-h2-r16-v4", "w4-h1-r4"])
@@ -62,16 +78,36 @@ def test_matrices_are_merged_only_where_that_is_less_work():
 
 
 @needs_compiler
-def test_a_large_logit_overflows_nothing():
-    qkv = torch.tensor([1e4, -1e4, 3.0, 1e4, 2.0, 1.0]).repeat(4, 1).T.reshape(3, 2, 4).contiguous().requires_grad_()
-    output = small_rank_attention(qkv, 1, 1, 1, 1.0)
+@pytest.mark.parametrize("size", [1e4, 1e18, float("nan")])
+def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
+    layer = Attention(AttentionShape.parse("w1-h1-r1"), path="generated")
+    x = torch.tensor([-1.0, 0.5, 1.0]).repeat(2, 1)[..., None] * size
+    x.requires_grad_()
+    output = layer(x)
     output.sum().backward()
-    assert output.isfinite().all()
-    assert qkv.grad.isfinite().all()
+    for found in (output, x.grad, layer.input.weight.grad):
+        assert found.isfinite().all() if size == size else found.isnan().any()
 
 
 @needs_compiler
-def test_generated_kernels_leave_what_they_cannot_do_to_the_others():
+def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compile_one = small_rank._kernel.__wrapped__
+    compile_one(3, 1, 1, torch.float32)
+    (made,) = (tmp_path / "headwise").iterdir()
+    monkeypatch.setattr(small_rank, "_compile", lambda *given: pytest.fail("compiled again"))
+    compile_one(3, 1, 1, torch.float32)
+    assert made.suffix == ".so"
+
+
+def test_without_a_compiler_the_others_serve(monkeypatch):
+    monkeypatch.setattr(small_rank, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr(small_rank, "_kernel", small_rank._kernel.__wrapped__)
+    assert not works.__wrapped__()
+
+
+@needs_compiler
+def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
     """Masks, and evaluation, which has no backward pass to save on."""
     layer = Attention(AttentionShape.parse("w8-h4-r2"), path="generated")
     plain = Attention(AttentionShape.parse("w8-h4-r2"), path="plain")
@@ -82,11 +118,12 @@ def test_generated_kernels_leave_what_they_cannot_do_to_the_others():
         torch.testing.assert_close(layer(x), plain(x))
 
 
-def test_groups_of_heads_are_equal_and_fit():
+def test_groups_of_heads_fit_and_are_all_of_them():
     for heads in (1, 12, 64, 4096, 4097):
-        groups = _groups(heads, 3000)
-        assert heads % groups == 0
-        assert heads // groups * 3000 <= GROUP_BYTES or groups == heads
+        sizes = _Sizes(heads, 2, 3, 16, 32, 1.0)
+        groups = [group.heads for group in sizes.groups()]
+        assert [i for group in groups for i in range(group.start, group.stop)] == list(range(heads))
+        assert max(group.stop - group.start for group in groups) * 2 * 5 * 16 * 32 * 4 <= GROUP_BYTES
 
 
 def test_the_lean_mlp_equals_the_plain_one():
@@ -94,12 +131,24 @@ def test_the_lean_mlp_equals_the_plain_one():
     torch.nn.init.normal_(mlp.input.bias)
     x = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     found = {}
-    for path in ("plain", "fast"):
-        mlp.path = path
+    for mlp.lean in (False, True):
         output = mlp(x)
-        found[path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
-    assert_same(found["fast"], found["plain"], torch.float64)
+        found[mlp.lean] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
+    assert_same(found[True], found[False], torch.float64)
     assert torch.autograd.gradcheck(ReluMLP.apply, (x, *(p.detach().requires_grad_() for p in mlp.parameters())))
+
+
+def test_the_lean_norm_equals_the_plain_one():
+    """Also for a token of no length, and for one shorter than eps."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, dtype=torch.float64) * torch.tensor([[1.0], [1e-4], [0.0], [1e3]], dtype=torch.float64)
+    x.requires_grad_()
+    scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    target = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    found = []
+    for output in (UnitLength.apply(x, scale, 0.01), torch.nn.functional.normalize(x, dim=-1, eps=0.01) * scale):
+        found.append((output, *torch.autograd.grad((output - target).square().sum(), [x, scale])))
+    assert_same(*found, torch.float64)
 
 
 # ---- the choice ----------------------------------------------------------------------------------------------------

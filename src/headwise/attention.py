@@ -6,9 +6,10 @@
 Letters: B batch, T queries, S keys, W width, H heads, G key/value heads, R qk_rank, V v_rank, C kv_latent, P rope_rank.
 
 Three paths compute the same thing and tests hold them equal: `fast` (one fused input projection and
-`scaled_dot_product_attention`, which picks the kernel; QKᵀ and VO merged where that is less work), `generated` (the
-same, but heads of small rank are trained through `small_rank`) and `plain` (a few lines of matrix products). Only the
-plain path has forward-mode and double derivatives, vmap on every kernel, attention weights and hardmax.
+`scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but heads of small rank are trained
+through `small_rank`) and `plain` (a few lines of matrix products). Only the plain path has forward-mode and double
+derivatives, vmap on every kernel, attention weights and hardmax. Where a run allows (`lean`), QKᵀ and VO are merged
+when that is less work.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
 expansion absorbed into queries and outputs, whenever that is fewer operations.
@@ -24,9 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.kernels import fast_attention, merged_attention, plain_attention, rotate
+from headwise.kernels import fast_attention, plain_attention, rotate
+from headwise.lean import MergedAttention
 from headwise.shape import AttentionShape
-from headwise.small_rank import LARGEST_RANK, small_rank_attention
+from headwise.small_rank import fits, small_rank_attention, works
 from headwise.spec import SpecError
 
 Path = Literal["fast", "plain", "generated"]
@@ -105,6 +107,7 @@ class Attention(nn.Module):
         self.causal, self.window, self.rope_base = causal, window, rope_base
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
         self.dropout, self.output_scale, self.path = dropout, output_scale, path
+        self.lean = False  # whether training may use what `lean` has
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
         self.sections = _sections(shape)
@@ -166,9 +169,9 @@ class Attention(nn.Module):
         """
         given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
         if all(one is None for one in given) and self._bare:
-            if self.path == "generated" and self._small and torch.is_grad_enabled():
+            if self.path == "generated" and torch.is_grad_enabled() and self._small(x.shape[1]):
                 return self._attend_in_columns(x)
-            if self.shape.merges(x.shape[:-1].numel(), x.shape[-2]):
+            if self.lean and self.shape.merges(x.shape[:-1].numel(), x.shape[-2]):
                 return self._attend_merged(x)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
@@ -317,36 +320,28 @@ class Attention(nn.Module):
         shared = self.shape.kv_latent or self.shape.q_latent or self.shape.group > 1
         return self.fused and not (ruled or between or shared or (self.dropout and self.training))
 
-    @property
-    def _small(self) -> bool:
-        weight = self.input.weight
-        small = max(self.shape.qk_rank, self.shape.v_rank) <= LARGEST_RANK
-        return small and weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
+    def _small(self, tokens: int) -> bool:
+        weight, shape = self.input.weight, self.shape
+        known = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
+        return known and fits(shape.qk_rank, shape.v_rank, tokens) and works()
 
     def _attend_in_columns(self, x: Tensor) -> Tensor:
-        """Small ranks: the batch innermost, (W, T·B), from the first product to the last."""
-        shape, (batch, tokens, _) = self.shape, x.shape
-        columns = x.permute(2, 1, 0).flatten(1)
-        projected = _times(self.input, columns).unflatten(1, (tokens, batch))
+        """Small ranks: the batch innermost, (W, T, B), from the first product to the last."""
+        shape, linear = self.shape, self.input
         scale = self.inverse_temperature / math.sqrt(shape.qk_rank)
-        heads = small_rank_attention(projected, shape.heads, shape.qk_rank, shape.v_rank, scale)
-        output = _times(self.output, heads.flatten(1)) * self.output_scale
-        return output.unflatten(1, (tokens, batch)).permute(2, 1, 0).contiguous()
+        sizes = shape.heads, shape.qk_rank, shape.v_rank
+        output = small_rank_attention(x.permute(2, 1, 0), linear.weight, linear.bias, self.output.weight, *sizes, scale)
+        if self.output.bias is not None:
+            output = output + self.output.bias[:, None, None]
+        return (output * self.output_scale).permute(2, 1, 0)
 
     def _attend_merged(self, x: Tensor) -> Tensor:
-        query, key, value, output = self.head_weights()
-        bias = self.input.bias
-        scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-        shift: Tensor | None = None
-        constant: Tensor | None = None if self.output.bias is None else self.output.bias * self.output_scale
-        if bias is not None:  # a key's bias moves all of a query's logits alike: softmax does not see it
-            query_bias, _, value_bias = (
-                part.unflatten(0, (self.shape.heads, -1)) for part in bias.split(self.sections)
-            )
-            shift = (query_bias[:, None] @ key).flatten() * scale
-            constant = _sum(constant, (output @ value_bias[..., None]).sum(0).flatten())
-        logits = (query * scale).mT @ key
-        return merged_attention(x, logits, shift, (output @ value).mT, constant)
+        shape, weight, output = self.shape, self.input.weight, self.output.weight
+        bias = weight.new_zeros(len(weight)) if self.input.bias is None else self.input.bias
+        output_bias = output.new_zeros(len(output)) if self.output.bias is None else self.output.bias
+        sizes = shape.heads, shape.qk_rank, shape.v_rank
+        scale = self.inverse_temperature / math.sqrt(shape.qk_rank)
+        return MergedAttention.apply(x, weight, bias, output, output_bias, sizes, scale, self.output_scale)
 
     # ---- heads as matrices -------------------------------------------------------------------------------------
 
@@ -386,13 +381,6 @@ def _sections(shape: AttentionShape) -> list[int]:
     if shape.kv_latent:
         return [query, shape.kv_latent + shape.rope_rank]
     return [query, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
-
-
-def _times(linear: nn.Linear, columns: Tensor) -> Tensor:
-    """A linear layer of tokens that are columns."""
-    if linear.bias is None:
-        return linear.weight @ columns
-    return torch.addmm(linear.bias[:, None], linear.weight, columns)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

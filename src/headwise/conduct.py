@@ -123,7 +123,7 @@ def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _scores(run: Run) -> int:
     """Attention scores of small rank that a run computes in training, where nothing but a softmax is asked of them."""
-    from headwise.small_rank import LARGEST_RANK
+    from headwise.small_rank import fits
 
     options, execution = run.options, run.execution
     between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
@@ -132,8 +132,9 @@ def _scores(run: Run) -> int:
     if (execution.device, execution.precision) != ("cpu", "float32"):
         return 0
     layers = [shape for shape in run.model_shape.layers if shape.group == 1 and not shape.kv_latent]
-    heads = sum(shape.heads for shape in layers if max(shape.qk_rank, shape.v_rank) <= LARGEST_RANK)
-    return run.steps * run.recipe.batch * heads * tokens(run) ** 2
+    length = tokens(run)
+    heads = sum(shape.heads for shape in layers if fits(shape.qk_rank, shape.v_rank, length))
+    return run.steps * run.recipe.batch * heads * length**2
 
 
 @cache

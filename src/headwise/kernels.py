@@ -1,15 +1,13 @@
-"""Attention as functions of tensors (the plain way, the fast way, merged), rotary embeddings, and a lean ReLU MLP.
+"""Attention as functions of tensors, the plain way and through torch's kernels, and rotary embeddings.
 
 Letters: B batch, T queries, S keys, H heads, G key/value heads, R qk_rank, V v_rank.
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 def plain_attention(
@@ -45,20 +43,6 @@ def plain_attention(
         weights = weights.masked_fill(blind, 0.0)
     weights = F.dropout(weights, dropout) if dropout else weights
     return weights @ values, weights
-
-
-def merged_attention(
-    x: Tensor, logits: Tensor, shift: Tensor | None, outputs: Tensor, constant: Tensor | None
-) -> Tensor:
-    """softmax(x M_h xᵀ) x P_h summed over heads, with all heads of a token as rows of one product a sample.
-
-    (B, T, W), (H, W, W) and (H, W, W) give (B, T, W); `shift` (H·W) is added to queries, `constant` (W) to outputs.
-    """
-    heads = logits.shape[0]
-    queries = F.linear(x, logits.mT.flatten(0, 1), shift).unflatten(-1, (heads, -1)).flatten(1, 2)
-    weights = (queries @ x.mT).softmax(-1)
-    seen = (weights @ x).unflatten(1, (-1, heads)).flatten(2)
-    return F.linear(seen, outputs.flatten(0, 1).mT, constant)
 
 
 def fast_attention(
@@ -101,27 +85,3 @@ def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads.dtype)
     return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
-
-
-class ReluMLP(torch.autograd.Function):
-    """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ with one hidden tensor each way: training on a processor waits for memory.
-
-    First derivatives only. `apply(x, w1, b1, w2, b2)`, with both biases.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        tokens = x.reshape(-1, x.shape[-1])
-        hidden = torch.addmm(b1, tokens, w1.mT).relu_()
-        ctx.save_for_backward(tokens, hidden, w1, w2)
-        return torch.addmm(b2, hidden, w2.mT).view(*x.shape[:-1], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        tokens, hidden, w1, w2 = ctx.saved_tensors
-        outer = gradient.reshape(-1, gradient.shape[-1])
-        inner = outer @ w2
-        torch.ops.aten.threshold_backward.grad_input(inner, hidden, 0, grad_input=inner)
-        by_x = (inner @ w1).view(*gradient.shape[:-1], -1)
-        return by_x, inner.mT @ tokens, inner.sum(0), outer.mT @ hidden, outer.sum(0)

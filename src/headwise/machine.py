@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
         "numpy": numpy.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": str(os.cpu_count()),
     }
     if torch.cuda.is_available():
@@ -52,7 +52,8 @@ def environment() -> dict[str, str]:
     return found
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name, as the system gives it."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

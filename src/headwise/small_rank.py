@@ -1,138 +1,191 @@
-"""Attention of small rank, forward and backward generated for the machine it runs on.
+"""Attention of small rank on a processor, as C++ that is compiled for each size on the machine it runs on.
 
-With hundreds of heads of rank 1 to 16 nearly all the time of torch's kernels goes into tiles that are mostly empty.
-Here the batch is innermost, so that every head and rank fills the vector registers; scores are never stored, and the
-exponentials are computed again in the backward pass; heads go in groups that stay in a core's cache. Inductor turns the
-few lines of `_forward` and `_backward` into C++ for each size, which takes seconds once and needs a C++ compiler
-(`works()`); so a run uses this only where its plan says so (`Execution.path`), and elsewhere torch's kernels serve.
+With hundreds of heads of rank 1 to 16 nearly all the time of torch's kernels goes into tiles that are mostly empty, and
+much of the rest into memory: queries, keys, values and scores of all heads at once. So here (`small_rank.cpp`) the
+batch is innermost, and every head and rank fills the vector registers; scores are never stored, and exponentials are
+computed again in the backward pass; and a whole layer, from tokens to tokens, goes in groups of heads that stay in a
+core's cache between the projections and the softmax. A key's bias moves all logits of a query alike, which softmax does
+not see: it is left out, and its derivative is exactly 0. Compiling takes a second or two for each rank and number of
+tokens, once for a machine, and needs g++ or clang++ (`works()`); so a run uses this only where its plan says so
+(`Execution.path`). Elsewhere torch's kernels serve, and so they do where no gradients are wanted.
 
-Letters: H heads, R qk_rank, V v_rank, N tokens, B batch.
+Letters: W width, H heads, R qk_rank, V v_rank, N tokens, B batch.
 """
 
-import math
+import ctypes
+import hashlib
+import os
+import platform
 import shutil
-from collections.abc import Callable, Iterator
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headwise.machine import processor
+
 LARGEST_RANK = 16
-GROUP_BYTES = 2**20  # of queries, keys, values and outputs that one call works on: half of a core's second cache
-LOG2E = math.log2(math.e)
+LARGEST_HEAD = 2048  # tokens times both ranks: a head of a few samples, with its derivatives, in half a mebibyte
+GROUP_BYTES = 2**20  # of queries, keys, values and outputs that are worked on at a time: half of a core's second cache
+COMPILERS = ("g++", "clang++", "c++")
+SOURCE = Path(__file__).with_name("small_rank.cpp")
+REALS = {torch.float32: "float", torch.float64: "double"}
 
 
-def small_rank_attention(qkv: Tensor, heads: int, qk_rank: int, v_rank: int, scale: float) -> Tensor:
-    """softmax(scale · QKᵀ) V of every head; (H·(2R+V), N, B) of queries, keys and values give (H·V, N, B)."""
-    return _SmallRank.apply(qkv, heads, qk_rank, v_rank, scale)
+def small_rank_attention(
+    x: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor, heads: int, qk_rank: int, v_rank: int, scale: float
+) -> Tensor:
+    """The output projection of softmax(scale · QKᵀ) V of every head, tokens as columns: (W, N, B) give (W, N, B).
+
+    `weight` (H·(2R+V), W) and `bias` make queries, keys and values; `output` is (W, H·V).
+    """
+    bias = torch.zeros_like(weight[:, 0]) if bias is None else bias
+    return _SmallRank.apply(x.contiguous(), weight, bias, output, (heads, qk_rank, v_rank), scale)
+
+
+def fits(qk_rank: int, v_rank: int, tokens: int) -> bool:
+    """Whether heads are of a size that this is for."""
+    return max(qk_rank, v_rank) <= LARGEST_RANK and tokens * (qk_rank + v_rank) <= LARGEST_HEAD
 
 
 @cache
 def works() -> bool:
-    """Whether kernels can be generated here: there is a compiler, and a small one gives the right numbers."""
-    if not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
-        return False
+    """Whether kernels can be compiled here: there is a compiler, and a small one gives the right numbers."""
+    x = torch.linspace(-1, 1, 24).reshape(2, 3, 4).requires_grad_()
+    weight = torch.linspace(-1, 1, 12).reshape(6, 2)
     try:
-        qkv = torch.linspace(-1, 1, 6 * 3 * 16).reshape(6, 3, 16).requires_grad_()
-        output = small_rank_attention(qkv, 2, 1, 1, 1.0)
-        output.sum().backward()
-        queries, keys, values = qkv.detach().reshape(3, 2, 3, 16).permute(0, 3, 1, 2)[..., None]
-        wanted = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, scale=1.0)
-    except Exception:  # whatever a compiler may do, torch's own kernels are there
+        found = small_rank_attention(x, weight, None, torch.eye(2), 2, 1, 1, 1.0)
+    except (OSError, subprocess.SubprocessError):
         return False
-    return torch.allclose(output.reshape(2, 3, 16).permute(2, 0, 1), wanted[..., 0], atol=1e-5)
+    queries, keys, values = (weight @ x.flatten(1)).reshape(3, 2, 3, 4).permute(0, 3, 1, 2)[..., None]
+    heads = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, scale=1.0)
+    wanted = heads[..., 0].permute(1, 2, 0)
+    ours, theirs = (torch.autograd.grad(output.square().sum(), x)[0] for output in (found, wanted))
+    return torch.allclose(found, wanted, atol=1e-5) and torch.allclose(ours, theirs, atol=1e-5)
 
 
 class _SmallRank(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, heads: int, qk_rank: int, v_rank: int, scale: float) -> Tensor:
-        _, tokens, batch = qkv.shape
-        output, norms = qkv.new_empty(heads, v_rank, tokens, batch), qkv.new_empty(heads, tokens, batch)
-        groups = _groups(heads, 4 * tokens * batch * (2 * qk_rank + 2 * v_rank))
-        for q, k, v, o, z in _in_groups(groups, *_split(qkv, heads, qk_rank), output, norms):
-            o[...], z[...] = _kernel(_forward, q * (scale * LOG2E), k, v)
-        ctx.save_for_backward(qkv, output, norms)
-        ctx.sizes = heads, qk_rank, scale, groups
-        return output.flatten(0, 1)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, output: Tensor, shape: tuple[int, int, int], scale: float
+    ) -> Tensor:
+        (heads, qk_rank, v_rank), (_, tokens, batch) = shape, x.shape
+        sizes = _Sizes(heads, qk_rank, v_rank, tokens, batch, scale)
+        columns = x.flatten(1)
+        qkv, seen = x.new_empty(len(weight), columns.shape[1]), x.new_empty(output.shape[1], columns.shape[1])
+        largest, inverse = x.new_empty(heads, columns.shape[1]), x.new_empty(heads, columns.shape[1])
+        result = x.new_zeros(len(output), columns.shape[1])
+        kernel = _kernel(tokens, qk_rank, v_rank, x.dtype)
+        for group in sizes.groups():
+            parts = sizes.parts(qkv, group)
+            for part, rows in zip(parts, sizes.parts(weight, group), strict=True):
+                torch.mm(rows, columns, out=part)
+            q_bias, _, v_bias = sizes.parts(bias, group)
+            made = seen[group.values]
+            sizes.call(kernel.forward, *parts, q_bias, v_bias, made, largest[group.heads], inverse[group.heads])
+            result.addmm_(output[:, group.values], made)
+        ctx.save_for_backward(x, weight, bias, output, qkv, seen, largest, inverse)
+        ctx.sizes = sizes
+        return result.view(len(output), tokens, batch)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, output, norms = ctx.saved_tensors
-        heads, qk_rank, scale, groups = ctx.sizes
-        result = torch.empty_like(qkv)
-        given = (*_split(qkv, heads, qk_rank), output, norms, gradient.reshape_as(output).contiguous())
-        for q, *rest, dq, dk, dv in _in_groups(groups, *given, *_split(result, heads, qk_rank)):
-            found, dk[...], dv[...] = _kernel(_backward, q * (scale * LOG2E), *rest)
-            torch.mul(found, scale, out=dq)
-        return result, None, None, None, None
+        x, weight, bias, output, qkv, seen, largest, inverse = ctx.saved_tensors
+        sizes: _Sizes = ctx.sizes
+        columns, gradient = x.flatten(1), gradient.contiguous().flatten(1)
+        by_x = torch.zeros_like(columns) if ctx.needs_input_grad[0] else None
+        by_weight, by_bias, by_output = torch.empty_like(weight), torch.zeros_like(bias), torch.empty_like(output)
+        kernel = _kernel(sizes.tokens, sizes.qk_rank, sizes.v_rank, x.dtype)
+        for group in sizes.groups():
+            made = seen[group.values]
+            by_output[:, group.values] = gradient @ made.mT
+            parts, (q_bias, _, v_bias) = sizes.parts(qkv, group), sizes.parts(bias, group)
+            derived = [torch.empty_like(part) for part in parts]
+            by_q_bias, _, by_v_bias = sizes.parts(by_bias, group)
+            given = *parts, q_bias, v_bias, made, largest[group.heads], inverse[group.heads]
+            by_made = output[:, group.values].mT @ gradient
+            sizes.call(kernel.backward, *given, by_made, *derived, by_q_bias, by_v_bias)
+            rows = zip(derived, sizes.parts(weight, group), sizes.parts(by_weight, group), strict=True)
+            for part, made_by, found in rows:
+                torch.mm(part, columns.mT, out=found)
+                if by_x is not None:
+                    by_x.addmm_(made_by.mT, part)
+        return None if by_x is None else by_x.view_as(x), by_weight, by_bias, by_output, None, None
 
 
-def _split(qkv: Tensor, heads: int, qk_rank: int) -> tuple[Tensor, ...]:
-    """(H, R, N, B) of queries and of keys, (H, V, N, B) of values."""
-    queries, keys, values = qkv.tensor_split([heads * qk_rank, 2 * heads * qk_rank])
-    return tuple(part.unflatten(0, (heads, -1)) for part in (queries, keys, values))
+# ---- groups of heads -----------------------------------------------------------------------------------------------
 
 
-def _in_groups(groups: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.chunk(groups) for tensor in tensors), strict=True)
+class _Group:
+    """Neighbouring heads: where they and their values stand."""
+
+    def __init__(self, start: int, stop: int, v_rank: int) -> None:
+        self.heads, self.values = slice(start, stop), slice(start * v_rank, stop * v_rank)
 
 
-def _groups(heads: int, head_bytes: int) -> int:
-    """The fewest equal groups of heads that fit; equal, so that one kernel serves all of them."""
-    wanted = -(-heads * head_bytes // GROUP_BYTES)
-    return next(count for count in range(min(wanted, heads), heads + 1) if heads % count == 0)
+class _Sizes:
+    """Of one layer, with what is in which rows."""
+
+    def __init__(self, heads: int, qk_rank: int, v_rank: int, tokens: int, batch: int, scale: float) -> None:
+        self.heads, self.qk_rank, self.v_rank = heads, qk_rank, v_rank
+        self.tokens, self.batch, self.scale = tokens, batch, scale
+
+    def groups(self) -> Iterator[_Group]:
+        most = max(1, GROUP_BYTES // (4 * self.tokens * self.batch * 2 * (self.qk_rank + self.v_rank)))
+        count = -(-self.heads // most)
+        for i in range(count):
+            yield _Group(i * self.heads // count, (i + 1) * self.heads // count, self.v_rank)
+
+    def parts(self, rows: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor]:
+        """The group's rows of what is in the order of queries, keys and values."""
+        queries, keys, values = rows.split([self.heads * self.qk_rank] * 2 + [self.heads * self.v_rank])
+        ranks = slice(group.heads.start * self.qk_rank, group.heads.stop * self.qk_rank)
+        return queries[ranks], keys[ranks], values[group.values]
+
+    def call(self, function: Any, *tensors: Tensor) -> None:
+        heads = tensors[5].numel() // (self.v_rank * self.tokens * self.batch)
+        function(*(tensor.data_ptr() for tensor in tensors), heads, self.batch, self.scale)
 
 
-# ---- what is generated from ----------------------------------------------------------------------------------------
-
-
-def _products(left: Tensor, right: Tensor) -> Tensor:
-    """(G, R, N, B) twice to (G, N, N, B): sums over R, written out so that nothing is stored."""
-    pairs = [left[:, c, :, None] * right[:, c, None] for c in range(left.shape[1])]
-    return sum(pairs[1:], pairs[0])
-
-
-def _forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The heads' outputs, and the logarithm of each query's normaliser; queries are scaled, to base 2."""
-    scores = _products(q, k)
-    largest = scores.amax(2)
-    weights = torch.exp2(scores - largest[:, :, None])
-    total = weights.sum(2)
-    outputs = [(weights * v[:, c, None]).sum(2) / total for c in range(v.shape[1])]
-    return torch.stack(outputs, 1), largest + total.log2()
-
-
-def _backward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor, do: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Derivatives by queries before their scale, by keys and by values."""
-    weights = torch.exp2(_products(q, k) - z[:, :, None])
-    moved = weights * (_products(do, v) - (do * o).sum(1)[:, :, None])
-    dq = torch.stack([(moved * k[:, c, None]).sum(2) for c in range(q.shape[1])], 1)
-    dk = torch.stack([(moved * q[:, c, :, None]).sum(1) for c in range(q.shape[1])], 1)
-    dv = torch.stack([(weights * do[:, c, :, None]).sum(1) for c in range(v.shape[1])], 1)
-    return dq, dk / LOG2E, dv
-
-
-def _kernel(what: Callable[..., Any], *tensors: Tensor) -> Any:
-    return _generate(what, tuple(tuple(tensor.shape) for tensor in tensors), tensors[0].dtype)(*tensors)
+# ---- compiling -----------------------------------------------------------------------------------------------------
 
 
 @cache
-def _generate(what: Callable[..., Any], sizes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Any:
-    """Compiled for these sizes; what inductor would otherwise store between its loops, it computes where it is used."""
-    from torch._inductor import compile as generate
-    from torch._inductor import config
-    from torch.fx.experimental.proxy_tensor import make_fx
+def _kernel(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> Any:
+    """The compiled source for one size, from the cache on disk if it is there."""
+    sizes = [f"-DREAL={REALS[dtype]}", f"-DN={tokens}", f"-DR={qk_rank}", f"-DV={v_rank}"]
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise OSError(f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    command = [compiler, "-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", *sizes]
+    name = hashlib.sha256("\0".join([*command, processor(), SOURCE.read_text()]).encode()).hexdigest()[:24]
+    place = _cache() / f"{name}.so"
+    if not place.exists():
+        _compile([*command, str(SOURCE)], place)
+    library = ctypes.CDLL(str(place))
+    numbers: list[Any] = [ctypes.c_long, ctypes.c_long, ctypes.c_double]
+    library.forward.argtypes = [ctypes.c_void_p] * 8 + numbers
+    library.backward.argtypes = [ctypes.c_void_p] * 14 + numbers
+    library.forward.restype = library.backward.restype = None
+    return library
 
-    examples: list[Any] = [torch.zeros(size, dtype=dtype) for size in sizes]
-    graph = make_fx(what)(*examples)
-    never = 10**6
-    settings: dict[str, Any] = {
-        "realize_reads_threshold": never,
-        "realize_opcount_threshold": never,
-        "compile_threads": 1,
-    }
-    with config.patch(settings):
-        return generate(graph, examples)
+
+def _compile(command: list[str], place: Path) -> None:
+    """Under another name first: several processes may want the same one at the same time."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / place.name
+        subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, timeout=300)
+        made.replace(place)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise import checkpoint, machine, pretrained
 from headwise.attention import Attention
 from headwise.cost import forward_flops
-from headwise.models.blocks import MLP
+from headwise.models.blocks import MLP, UnitNorm
 from headwise.optim import FlatOptimizer
 from headwise.probes import measure
 from headwise.run import Recipe, Run, RunResult
@@ -143,10 +143,14 @@ def build_model(run: Run, task: Task) -> nn.Module:
     """The run's model with its first weights, the same on every device."""
     torch.manual_seed(run.seed)
     model = task.build(run.model_shape, run.options)
+    how = run.execution
+    lean = how.path != "plain" and (how.device, how.precision, how.compiled) == ("cpu", "float32", False)
     for module in model.modules():
-        if isinstance(module, Attention | MLP):
-            module.path = run.execution.path
-    return model.to(run.execution.device)
+        if isinstance(module, Attention | MLP | UnitNorm):
+            module.lean = lean
+        if isinstance(module, Attention):
+            module.path = how.path
+    return model.to(how.device)
 
 
 def _begin(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.attention import Attention, KVCache
-from headwise.kernels import ReluMLP
+from headwise.lean import ReluMLP, UnitLength
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
 
@@ -29,9 +29,12 @@ class UnitNorm(nn.Module):
     def __init__(self, eps: float = 1e-6, **factory: Any) -> None:
         super().__init__()
         self.eps = eps
+        self.lean = False
         self.scale = nn.Parameter(torch.ones((), **factory))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.lean and torch.is_grad_enabled():
+            return UnitLength.apply(x, self.scale, self.eps)
         return F.normalize(x, dim=-1, eps=self.eps) * self.scale
 
 
@@ -64,7 +67,7 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
 class MLP(nn.Module):
     """Two products with an activation between them; gated, the first gives twice the width: half gates the other.
 
-    With `path` other than "plain" a ReLU is trained in a way that has first derivatives only.
+    With `lean` a ReLU is trained in a way that has first derivatives only.
     """
 
     def __init__(self, width: int, hidden: int, options: ModelOptions, **factory: Any) -> None:
@@ -72,14 +75,14 @@ class MLP(nn.Module):
         bias = options.bias == "all"
         self.gated = options.mlp_kind == "gated"
         self.activation = options.activation
-        self.path = "plain"
+        self.lean = False
         self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
         self.output = nn.Linear(hidden, width, bias=bias, **factory)
         init_linear(self.input)
         init_linear(self.output)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._lean(x):
+        if self._is_lean:
             first, second = self.input, self.output
             return ReluMLP.apply(x, first.weight, first.bias, second.weight, second.bias)
         hidden = self.input(x)
@@ -89,10 +92,10 @@ class MLP(nn.Module):
             return self.output(activate(gate) * hidden)
         return self.output(activate(hidden))
 
-    def _lean(self, x: Tensor) -> bool:
-        wanted = self.path != "plain" and self.activation == "relu" and not self.gated
-        possible = self.input.bias is not None and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        return wanted and possible and torch.is_grad_enabled()
+    @property
+    def _is_lean(self) -> bool:
+        known = self.activation == "relu" and not self.gated and self.input.bias is not None
+        return self.lean and known and torch.is_grad_enabled()
 
 
 class Block(nn.Module):
