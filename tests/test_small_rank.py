@@ -92,12 +92,13 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 @needs_compiler
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compile_one = small_rank._kernel.__wrapped__
-    compile_one(3, 1, 1, torch.float32)
-    (made,) = (tmp_path / "headwise").iterdir()
+    sizes = [(3, 1, 1), (3, 1, 2)]
+    assert small_rank.missing([*sizes, *sizes]) == sizes
+    small_rank.prepare(sizes)
+    assert small_rank.missing(sizes) == []
+    assert [path.suffix for path in (tmp_path / "headwise").iterdir()] == [".so", ".so"]
     monkeypatch.setattr(small_rank, "_compile", lambda *given: pytest.fail("compiled again"))
-    compile_one(3, 1, 1, torch.float32)
-    assert made.suffix == ".so"
+    small_rank._kernel.__wrapped__(*sizes[0], torch.float32)
 
 
 def test_without_a_compiler_the_others_serve(monkeypatch):
@@ -108,7 +109,7 @@ def test_without_a_compiler_the_others_serve(monkeypatch):
 
 @needs_compiler
 def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
-    """Masks, and evaluation, which has no backward pass to save on."""
+    """Masks, for one; without gradients they serve too."""
     layer = Attention(AttentionShape.parse("w8-h4-r2"), path="generated")
     plain = Attention(AttentionShape.parse("w8-h4-r2"), path="plain")
     plain.load_state_dict(layer.state_dict())
@@ -163,7 +164,7 @@ def run_of(**changes):
     ("changes", "path"),
     [
         ({}, "generated"),
-        ({"steps": 100}, "fast"),
+        ({"steps": 10}, "fast"),
         ({"shape": "w64-h1-m64"}, "fast"),
         ({"shape": "w64-h64-g8-m64"}, "fast"),
         ({"options": preset("encoder", logit_scale=True)}, "fast"),

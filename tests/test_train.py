@@ -18,7 +18,7 @@ from headwise.probes import effective_rank, measure
 from headwise.run import Execution, Recipe, Run
 from headwise.spec import SpecError
 from headwise.tasks import load
-from headwise.train import Interrupted, build_model, schedule, train
+from headwise.train import Interrupted, _Sample, build_model, schedule, train
 
 TASK = load({"name": "nearest-neighbor", "dim": 8, "points": 6})
 FAILING_TASK = """
@@ -301,3 +301,16 @@ def test_muon_is_torchs_but_for_its_precision():
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 0.02 * 3 * 0.05  # three steps of 0.02, equal to five hundredths of an update
     assert math.isfinite(float(done.stdout))
+
+
+def test_a_held_out_sample_is_drawn_once_while_it_is_small(monkeypatch):
+    drawn = []
+
+    def draw(index):
+        drawn.append(index)
+        return torch.zeros(8), torch.zeros(8)  # 64 bytes
+
+    monkeypatch.setattr("headwise.train.KEPT_BYTES", 130)
+    sample = _Sample(draw, 3)
+    assert len(list(sample)) == len(list(sample)) == 3
+    assert drawn == [0, 1, 2, 2]

@@ -169,7 +169,7 @@ class Attention(nn.Module):
         """
         given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
         if all(one is None for one in given) and self._bare:
-            if self.path == "generated" and torch.is_grad_enabled() and self._small(x.shape[1]):
+            if self.path == "generated" and self._small(x.shape[1]):
                 return self._attend_in_columns(x)
             if self.lean and self.shape.merges(x.shape[:-1].numel(), x.shape[-2]):
                 return self._attend_merged(x)

@@ -4,7 +4,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from headwise.claims import Judgement, Row, judge
 from headwise.run import Execution, Run, RunResult
+from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 from headwise.store import Store
 from headwise.studies import PRESETS, Cell, Study, rows
@@ -21,7 +22,7 @@ from headwise.sweep import Plan, Summary, Watch, make_plan, tokens, work
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
-SCORES_WORTH = 6 * 10**9  # at some 5 ns gained a score, half a minute: what generating kernels may take
+SCORES_WORTH = 2 * 10**8  # at some 5 ns gained a score, a second: what compiling a kernel takes
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ def fitted(
 
     Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
 
-    Kernels for small ranks take seconds to generate, so they are for runs with many scores to compute, on a machine
-    where they can be generated and win a race.
+    Kernels for small ranks take a second or two to compile, so they are for runs with many scores to compute, on a
+    machine where they can be compiled and win a race.
     """
     held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
@@ -123,18 +124,35 @@ def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _scores(run: Run) -> int:
     """Attention scores of small rank that a run computes in training, where nothing but a softmax is asked of them."""
-    from headwise.small_rank import fits
-
     options, execution = run.options, run.execution
     between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
     if options.causal or between or options.hardmax or execution.compiled or execution.path != "fast":
         return 0
     if (execution.device, execution.precision) != ("cpu", "float32"):
         return 0
+    return run.steps * run.recipe.batch * sum(shape.heads for shape in _small(run)) * tokens(run) ** 2
+
+
+def _small(run: Run) -> list[AttentionShape]:
+    """The layers whose ranks are small."""
+    from headwise.small_rank import fits
+
     layers = [shape for shape in run.model_shape.layers if shape.group == 1 and not shape.kv_latent]
-    length = tokens(run)
-    heads = sum(shape.heads for shape in layers if fits(shape.qk_rank, shape.v_rank, length))
-    return run.steps * run.recipe.batch * heads * length**2
+    return [shape for shape in layers if fits(shape.qk_rank, shape.v_rank, tokens(run))]
+
+
+def _compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
+    """What the runs will want, if this machine does not have it yet."""
+    wanted = [run for run in runs if run.execution.path == "generated"]
+    if not wanted:
+        return
+    from headwise.small_rank import missing, prepare, works
+
+    sizes = {(tokens(run), shape.qk_rank, shape.v_rank) for run in wanted for shape in _small(run)}
+    lacking = missing(sizes) if works() else []
+    if lacking:
+        watch.on_compile(len(lacking))
+        prepare(lacking)
 
 
 @cache
@@ -262,6 +280,7 @@ def conduct(
         if ray_address is None:
             from headwise.sweep import local
 
+            _compile_kernels(plan.todo, watching)
             return local.sweep(plan, store, workers=workers, **settings)
         from headwise.sweep import ray_cluster
 

@@ -7,7 +7,7 @@ computed again in the backward pass; and a whole layer, from tokens to tokens, g
 core's cache between the projections and the softmax. A key's bias moves all logits of a query alike, which softmax does
 not see: it is left out, and its derivative is exactly 0. Compiling takes a second or two for each rank and number of
 tokens, once for a machine, and needs g++ or clang++ (`works()`); so a run uses this only where its plan says so
-(`Execution.path`). Elsewhere torch's kernels serve, and so they do where no gradients are wanted.
+(`Execution.path`). Elsewhere torch's kernels serve.
 
 Letters: W width, H heads, R qk_rank, V v_rank, N tokens, B batch.
 """
@@ -19,7 +19,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -157,19 +158,24 @@ class _Sizes:
 # ---- compiling -----------------------------------------------------------------------------------------------------
 
 
+def missing(sizes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Of (tokens, qk_rank, v_rank), those that this machine has no kernel for yet."""
+    return [size for size in sorted(set(sizes)) if not _place(_command(*size, torch.float32)).exists()]
+
+
+def prepare(sizes: Iterable[tuple[int, int, int]]) -> None:
+    """Compile them all at once, before workers want them one by one."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_compile, (_command(*size, torch.float32) for size in sizes)))
+
+
 @cache
 def _kernel(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> Any:
     """The compiled source for one size, from the cache on disk if it is there."""
-    sizes = [f"-DREAL={REALS[dtype]}", f"-DN={tokens}", f"-DR={qk_rank}", f"-DV={v_rank}"]
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise OSError(f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path")
-    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    command = [compiler, "-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", *sizes]
-    name = hashlib.sha256("\0".join([*command, processor(), SOURCE.read_text()]).encode()).hexdigest()[:24]
-    place = _cache() / f"{name}.so"
+    command = _command(tokens, qk_rank, v_rank, dtype)
+    place = _place(command)
     if not place.exists():
-        _compile([*command, str(SOURCE)], place)
+        _compile(command)
     library = ctypes.CDLL(str(place))
     numbers: list[Any] = [ctypes.c_long, ctypes.c_long, ctypes.c_double]
     library.forward.argtypes = [ctypes.c_void_p] * 8 + numbers
@@ -178,14 +184,26 @@ def _kernel(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> Any:
     return library
 
 
-def _compile(command: list[str], place: Path) -> None:
+def _command(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> list[str]:
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise OSError(f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    sizes = [f"-DREAL={REALS[dtype]}", f"-DN={tokens}", f"-DR={qk_rank}", f"-DV={v_rank}"]
+    return [compiler, "-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", *sizes, str(SOURCE)]
+
+
+def _place(command: list[str]) -> Path:
+    """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
+    name = hashlib.sha256("\0".join([*command[:-1], processor(), SOURCE.read_text()]).encode()).hexdigest()[:24]
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise" / f"{name}.so"
+
+
+def _compile(command: list[str]) -> None:
     """Under another name first: several processes may want the same one at the same time."""
+    place = _place(command)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         made = Path(folder) / place.name
         subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, timeout=300)
         made.replace(place)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"

@@ -4,10 +4,11 @@ It never asks which task or study it serves. The same run gives the same numbers
 its checkpoint: batches are drawn by their number, and everything a later step depends on is in the checkpoint.
 """
 
+import json
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
@@ -23,10 +24,11 @@ from headwise.models.blocks import MLP, UnitNorm
 from headwise.optim import FlatOptimizer
 from headwise.probes import measure
 from headwise.run import Recipe, Run, RunResult
-from headwise.tasks import Task, load
+from headwise.tasks import Batch, Task, load
 from headwise.theory.constructions import construct
 
 TEST_SAMPLES, VALIDATION_SAMPLES, PROBED_SAMPLES = 8192, 2048, 64
+KEPT_BYTES = 2**25  # of a held-out sample
 DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
 LATENCY_REPEATS = 5
 REPORT_SECONDS = 0.2
@@ -259,19 +261,51 @@ def evaluate(task: Task, model: nn.Module, run: Run, stream: Any, samples: int) 
     The same for every seed, so that arms are compared on equal terms; but where nothing is trained the sample may be
     all that seeds differ in.
     """
-    seed = 0 if run.steps else run.seed
     scores: dict[str, list[Tensor]] = {}
-    batch = run.recipe.batch
     training = model.training
     model.eval()
-    for index in range(max(1, math.ceil(samples / batch))):
-        inputs, labels = task.draw(seed, stream, index, batch, run.execution.device)
+    for inputs, labels in _sample(run, task, stream, samples):
         with _autocast(run):
             found = task.scores(model(inputs), labels)
         for name, values in found.items():
             scores.setdefault(name, []).append(values.cpu())
     model.train(training)
     return task.metrics({name: torch.cat(values) for name, values in scores.items()})
+
+
+class _Sample:
+    """Batches of a held-out stream; those that fit in `KEPT_BYTES` are drawn only once."""
+
+    def __init__(self, draw: Callable[[int], Batch], batches: int) -> None:
+        self.draw, self.batches = draw, batches
+        self.kept: list[Batch] = []
+        self.room = KEPT_BYTES
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index in range(self.batches):
+            yield self.kept[index] if index < len(self.kept) else self._next(index)
+
+    def _next(self, index: int) -> Batch:
+        batch = self.draw(index)
+        size = sum(tensor.nbytes for tensor in batch)
+        if index == len(self.kept) and size <= self.room:
+            self.kept.append(batch)
+            self.room -= size
+        return batch
+
+
+_samples: dict[str, _Sample] = {}  # of validation and test, for all runs of a task in this process
+
+
+def _sample(run: Run, task: Task, stream: Any, samples: int) -> _Sample:
+    seed, batch, device = 0 if run.steps else run.seed, run.recipe.batch, run.execution.device
+    key = json.dumps([run.task, seed, stream, samples, batch, device], sort_keys=True)
+    if key not in _samples:
+        if len(_samples) > 1:
+            _samples.clear()
+        count = max(1, math.ceil(samples / batch))
+        _samples[key] = _Sample(lambda index: task.draw(seed, stream, index, batch, device), count)
+    return _samples[key]
 
 
 @torch.no_grad()

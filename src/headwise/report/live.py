@@ -32,7 +32,11 @@ class _Drawing:
         self.least = float("inf")
 
     def watch(self) -> Watch:
-        return Watch(on_start=self.start, on_step=self.step, on_end=self.end)
+        return Watch(on_compile=self.compile, on_start=self.start, on_step=self.step, on_end=self.end)
+
+    def compile(self, kernels: int) -> None:
+        many = f"{kernels} kernels" if kernels > 1 else "a kernel"
+        self.bars.console.print(f"compiling {many} for small ranks, once for this machine")
 
     def start(self, run: Run) -> None:
         self.active[run.key] = self.bars.add_task(f"  {run.shape} seed {run.seed}"[:36], total=run.steps)

@@ -63,6 +63,7 @@ class Summary:
 class Watch:
     """What a sweep tells while it runs; the command line draws it."""
 
+    on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
     on_step: Callable[[Run, int], None] = lambda run, step: None
     on_end: Callable[[Run, RunResult], None] = lambda run, result: None

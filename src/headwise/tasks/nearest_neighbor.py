@@ -87,7 +87,8 @@ class NearestNeighbor(Task):
         draw = Draw(seed, stream, index, device)
         points = self._points(draw, batch)
         if self.queries == "self":
-            return self._tokens(points), pick(points, (points @ points.mT).argmin(-1))
+            closeness = points @ points.mT  # symmetric; its columns are searched side by side, its rows one by one
+            return self._tokens(points), pick(points, closeness.argmin(-2))
         query = draw.sphere(batch, 1, self.dim)
         closeness = query @ points.mT
         if self.target == "oscillating":
