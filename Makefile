@@ -12,7 +12,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     speed against other libraries, as ratios"
+	@echo "make bench     speed against other libraries, into docs/performance.md (half an hour)"
 
 demo: $(VENV)/core
 	$(BIN)/headwise demo
@@ -32,9 +32,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/cells.py
-	$(BIN)/python benchmarks/tasks.py
-	$(BIN)/python benchmarks/layer.py
+	$(BIN)/python benchmarks/everything.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -5,6 +5,8 @@
 One thread; medians of draws and of whole steps, in turns. A part above 10 % means that training waits for data.
 """
 
+import argparse
+import json
 from statistics import median
 from time import perf_counter
 
@@ -44,11 +46,18 @@ def main():
     from headwise.machine import use_one_core
     from headwise.tasks import names
 
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
     use_one_core()
+    rows = {name: row(name) for name in names()}
+    if options.json:
+        return print(
+            json.dumps([{"task": n, "draw": draw, "step": step} for n, (draw, step) in rows.items()], indent=2)
+        )
     print(f"{'task':>18} {'draw ms':>8} {'step ms':>8} {'part':>6}   batches of {BATCH}, one thread")
-    for name in names():
-        draw, step = row(name)
-        print(f"{name:>18} {1000 * draw:>8.2f} {1000 * step:>8.1f} {draw / step:>6.1%}", flush=True)
+    for name, (draw, step) in rows.items():
+        print(f"{name:>18} {1000 * draw:>8.2f} {1000 * step:>8.1f} {draw / step:>6.1%}")
 
 
 if __name__ == "__main__":

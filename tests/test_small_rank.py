@@ -12,6 +12,8 @@ from headwise.run import Execution, Recipe, Run, RunResult
 from headwise.shape import AttentionShape
 from headwise.small_rank import GROUP_BYTES, _Sizes, works
 from headwise.store import Store
+from headwise.tasks import load
+from headwise.train import build_model, train
 
 needs_compiler = pytest.mark.skipif(not works(), reason="no C++ compiler here: torch's kernels serve")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -150,6 +152,70 @@ def test_the_lean_norm_equals_the_plain_one():
     for output in (UnitLength.apply(x, scale, 0.01), torch.nn.functional.normalize(x, dim=-1, eps=0.01) * scale):
         found.append((output, *torch.autograd.grad((output - target).square().sum(), [x, scale])))
     assert_same(*found, torch.float64)
+
+
+# ---- whole models --------------------------------------------------------------------------------------------------
+
+
+def trained(path, shape="w16-h16-m32", activation="relu", seed=0, steps=500):
+    options = preset("encoder", activation=activation)
+    recipe = Recipe(batch=64, learning_rate=0.01, warm_up=0.1)
+    task = {"name": "nearest-neighbor", "dim": 16, "points": 8}
+    given = {"task": task, "shape": shape, "options": options, "recipe": recipe, "execution": Execution(path=path)}
+    return Run(**given, steps=steps, seed=seed, evaluations=1)
+
+
+def loss_and_gradients(run, dtype):
+    task = load(run.task)
+    model = build_model(run, task).to(dtype)
+    torch.manual_seed(2)
+    with torch.no_grad():  # biases of 0 would leave some gradients with no true size
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    inputs, labels = task.draw(0, "train", 0, 64)
+    loss = task.loss(model(inputs.to(dtype)), labels.to(dtype))
+    return loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", ["w16-h16-m32", "w16-l3-h4-r4-m32", "w16-l2-h2-r16-m32"])
+@pytest.mark.parametrize(("activation", "dtype"), [("relu", torch.float64), ("gelu", torch.float32)])
+def test_whole_models_have_the_plain_ones_loss_and_gradients(shape, activation, dtype):
+    """In float32 with a smooth activation: one ReLU whose sign is flipped by rounding moves a gradient by percents.
+
+    There gradients are compared with the model's largest: the norms' scalars are small sums of large terms.
+    """
+    found, wanted = (loss_and_gradients(trained(path, shape, activation), dtype) for path in ("generated", "plain"))
+    assert (found[0] - wanted[0]).abs() <= {torch.float64: 1e-12, torch.float32: 1e-6}[dtype]
+    if dtype == torch.float64:
+        return assert_same(found[1], wanted[1], dtype)
+    largest = max(gradient.abs().max() for gradient in wanted[1])
+    assert all((ours - theirs).abs().max() <= 1e-5 * largest for ours, theirs in zip(found[1], wanted[1], strict=True))
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", ["w16-h16-m32", "w16-h2-r16-m32"])
+def test_training_ends_where_the_plain_path_does_within_the_noise_of_seeds(shape):
+    plain = [train(trained("plain", shape, seed=seed)).metrics["error"] for seed in range(3)]
+    ours = train(trained("generated", shape)).metrics["error"]
+    assert abs(ours - plain[0]) <= max(plain) - min(plain)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", ["w64-h64-r1", "w64-h8-r8", "w64-h4-r64", "w64-h1-r64"])
+def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(shape):
+    kept = {}
+    for path in ("generated", "plain"):
+        layer = Attention(AttentionShape.parse(shape), path=path)
+        layer.lean = path != "plain"
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, sizes=sizes: sizes.update({tensor.data_ptr(): tensor.nbytes}) or tensor,
+            lambda tensor: tensor,
+        ):
+            layer(torch.randn(32, 16, 64, requires_grad=True))
+        kept[path] = sum(sizes.values())
+    assert kept["generated"] <= kept["plain"]
 
 
 # ---- the choice ----------------------------------------------------------------------------------------------------

@@ -186,8 +186,11 @@ class Attention(nn.Module):
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
         heads = heads if value_up is None else heads @ value_up.mT
-        output = self.output(heads.transpose(1, 2).flatten(2)) * self.output_scale
+        output = self._scaled(self.output(heads.transpose(1, 2).flatten(2)))
         return (output, weights) if need_weights and weights is not None else output
+
+    def _scaled(self, output: Tensor) -> Tensor:
+        return output if self.output_scale == 1.0 else output * self.output_scale
 
     def _project(self, x: Tensor, memory: Tensor | None, values: Tensor | None) -> list[Tensor]:
         """Queries, keys and values (or their latents), one product where they read the same tokens."""
@@ -333,7 +336,7 @@ class Attention(nn.Module):
         output = small_rank_attention(x.permute(2, 1, 0), linear.weight, linear.bias, self.output.weight, *sizes, scale)
         if self.output.bias is not None:
             output = output + self.output.bias[:, None, None]
-        return (output * self.output_scale).permute(2, 1, 0)
+        return self._scaled(output).permute(2, 1, 0)
 
     def _attend_merged(self, x: Tensor) -> Tensor:
         shape, weight, output = self.shape, self.input.weight, self.output.weight

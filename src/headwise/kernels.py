@@ -56,9 +56,13 @@ def fast_attention(
 ) -> Tensor:
     """The same through torch's fused kernels, whichever fits."""
     v_rank = values.shape[-1]
+    shared = queries.shape[1] != keys.shape[1]
+    if shared and queries.shape[-2] == 1 and (mask is None or mask.dim() < 3 or mask.shape[-3] == 1):
+        # one query a head: heads that share keys are as good as queries of one head, and nothing is repeated for them
+        queries = queries.view(*keys.shape[:2], -1, queries.shape[-1])
+        return fast_attention(queries, keys, values, scale, mask, False, dropout).flatten(1, 2)[:, :, None]
     if queries.is_cuda:
         queries, keys, values = pad_ranks(queries), pad_ranks(keys), pad_ranks(values)
-    shared = queries.shape[1] != keys.shape[1]
     heads = F.scaled_dot_product_attention(
         queries, keys, values, mask, dropout, is_causal=causal, scale=scale, enable_gqa=shared
     )
@@ -83,5 +87,5 @@ def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn pair (i, i + P/2) of (B, H, T, R) by angles with these cosines and sines, (..., T, P/2); the rest pass."""
     half = cos.shape[-1]
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
-    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads.dtype)
-    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+    turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
+    return torch.cat([*(part.to(heads.dtype) for part in turned), rest], dim=-1)

@@ -1,0 +1,120 @@
+"""Every benchmark, and what they found as the tables of docs/performance.md.
+
+    make bench
+
+The rank paper's cells are measured three times and the median of each ratio is shown; the rest once. Nothing else
+should run meanwhile.
+"""
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- measured -->", "<!-- until here -->"
+RUNS = 3
+AIMS = {(1, 1, 1): 2.5, (64, 1, 1): 2.5, (1, 8, 1): 3, (8, 8, 1): 2.7, (64, 8, 1): 5.5, (1, 64, 1): 3.7}
+AIMS |= {(64, 64, 1): 7, (8, 8, 3): 2}
+
+
+def measured(name, *options):
+    print(f"{name} {' '.join(options)}".strip(), file=sys.stderr, flush=True)
+    command = [sys.executable, str(HERE / f"{name}.py"), "--json", *options]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def table(heading, rows):
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def cells():
+    found = [measured("cells")["rows"] for _ in range(RUNS)]
+    rows = []
+    for same in zip(*found, strict=True):
+        middle = {name: median(row[name] for row in same) for name in same[0] if name != "cell"}
+        cell = tuple(same[0]["cell"])
+        part = middle["step"] / AIMS[cell]
+        steps = " ".join(f"{row['step']:.2f}" for row in same)
+        times = f"{middle['theirs_ms']:.0f}", f"{middle['ours_ms']:.0f}"
+        ratios = f"**{middle['step']:.2f}×** ({steps})", f"{AIMS[cell]}× ({part:.0%})", f"{middle['end_to_end']:.2f}×"
+        rows.append([cell, *times, *ratios, f"{middle['part_of_peak']:.0%}", f"{middle['memory']:.0%}"])
+    return table(["cell", "reference ms", "headwise ms", "step", "aim", "end to end", "of peak", "memory"], rows)
+
+
+def grid():
+    found = measured("cells", "--grid")
+    steps = {tuple(row["cell"]): row["step"] for row in found["rows"]}
+    across = sorted({cell[1:] for cell in steps}, key=lambda pair: (pair[1], pair[0]))
+    rows = [
+        [64 // heads, *(f"{steps[heads, *pair]:.2f}" for pair in across)] for heads in sorted({c[0] for c in steps})
+    ]
+    heading = ["rank", *(f"{modules} × {layers}" for modules, layers in across)]
+    seconds = found["seconds"]
+    said = f"One step of all 63 cells: reference {seconds['theirs']:.1f} s, headwise {seconds['ours']:.1f} s"
+    return f"{table(heading, rows)}\n\n{said}: **{found['step']:.2f}×**."
+
+
+def inference():
+    rows = []
+    for row in measured("inference"):
+        ratios = [f"{row[name]}×" if name in row else "" for name in ("torch", "llama", "expanding")]
+        rows.append([row[name] for name in ("kind", "shape", "batch", "tokens", "milliseconds")] + ratios)
+    return table(["", "shape", "batch", "tokens", "ms", "torch", "Llama", "expanding"], rows)
+
+
+def layer():
+    heading = ["shape", "batch", "tokens", "ms", "torch", "x-transformers", "the drop-in against torch"]
+    rows = [[*list(row.values())[:4], *(f"{value}×" for value in list(row.values())[4:])] for row in measured("layer")]
+    return table(heading, rows)
+
+
+def tasks():
+    rows = [
+        [row["task"], f"{1000 * row['draw']:.2f}", f"{1000 * row['step']:.1f}", f"{row['draw'] / row['step']:.1%}"]
+        for row in measured("tasks")
+    ]
+    return table(["task", "draw ms", "step ms", "part"], rows)
+
+
+def overhead():
+    found = measured("overhead")
+    rows = [[*list(row.values())[:3], *(f"{part:.1%}" for part in list(row.values())[3:])] for row in found["rows"]]
+    heading = ["rank", "steps", "seconds", "evaluation and probes", "test", "checkpoints"]
+    first, later = found["start"].values()
+    return f"{table(heading, rows)}\n\nA worker's first step: {first} s with torch, {later} s after that."
+
+
+def machine():
+    from headwise.machine import environment
+
+    sys.path.insert(0, str(HERE))
+    from cells import gemm_peak
+
+    about = environment()
+    speed = f"{gemm_peak() / 1e9:.0f} GFLOP/s in a large product on one thread"
+    return f"Measured on {date.today()}, {about['processor']}, {about['cores']} cores, torch {about['torch']}, {speed}."
+
+
+def main():
+    sections = {
+        "The rank paper's cells": cells,
+        "The whole grid": grid,
+        "Inference": inference,
+        "The layer": layer,
+        "Data": tasks,
+        "What is not training": overhead,
+    }
+    text = "\n\n".join([machine(), *(f"### {title}\n\n{section()}" for title, section in sections.items())])
+    page = PAGE.read_text()
+    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+    PAGE.write_text(f"{before}\n\n{text}\n\n{after}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
