@@ -7,14 +7,16 @@ torch's encoder layer with its one attention replaced by `modules` nn.MultiheadA
 averaged. `step` compares training steps on given data; `end to end` adds the data: theirs from a DataLoader over a
 generator of single samples, ours drawn by the task. Each side is two processes of one thread at once, as a sweep runs
 on two cores, and a step's time is 1 / (1/a + 1/b) of theirs; the sides take turns, so that whatever else the machine
-does hits both. `memory` is what a process grew by in its steps, as part of what it grows by on the plain path. Ratios
-of time above 1: headwise is faster. `--grid` measures the paper's whole grid, two steps of each cell.
+does hits both, and a turn is as many steps as fit half a second. `memory` is what a process grew by in its steps, as
+part of what it grows by on the plain path. Ratios of time above 1: headwise is faster. `--grid` measures the paper's
+whole grid, two turns of each cell.
 """
 
 import argparse
 import json
 import math
 import multiprocessing
+import os
 import resource
 from statistics import median
 from time import perf_counter
@@ -23,6 +25,7 @@ CELLS = [(1, 1, 1), (64, 1, 1), (1, 8, 1), (8, 8, 1), (64, 8, 1), (1, 64, 1), (6
 GRID = [(2**i, modules, layers) for layers in (1, 3, 5) for modules in (1, 8, 64) for i in range(7)]
 DIM, POINTS, BATCH, HIDDEN = 64, 16, 256, 2048
 REPEATS = 5
+TURN_SECONDS = 0.5
 
 
 # ---- theirs --------------------------------------------------------------------------------------------------------
@@ -133,9 +136,9 @@ class Side:
     def __init__(self, kind):
         context = multiprocessing.get_context("spawn")
         self.pipes = []
-        for _ in range(2):
+        for core in range(2):
             here, there = context.Pipe()
-            context.Process(target=serve, args=(there, kind), daemon=True).start()
+            context.Process(target=serve, args=(there, kind, core), daemon=True).start()
             self.pipes.append(here)
 
     def ask(self, *what):
@@ -151,8 +154,9 @@ class Side:
         return 1 / sum(1 / seconds for seconds in self.ask())
 
 
-def serve(pipe, kind):
-    """Told a cell, get ready to train it; told nothing, do a step."""
+def serve(pipe, kind, core):
+    """Told a cell, get ready to train it; told nothing, take a turn, and say how long a step was."""
+    os.sched_setaffinity(0, {core % os.cpu_count()})
     steps = None
     while True:
         try:
@@ -163,9 +167,11 @@ def serve(pipe, kind):
             del steps
             steps = {"theirs": reference_steps, "ours": our_steps}[kind](*asked)
             next(steps)
-        start = perf_counter()
-        next(steps)
-        pipe.send(perf_counter() - start)
+        start, done = perf_counter(), 0
+        while not done or (perf_counter() - start < TURN_SECONDS and not asked):
+            next(steps)
+            done += 1
+        pipe.send((perf_counter() - start) / done)
 
 
 def compare(sides, cell, with_data, repeats):

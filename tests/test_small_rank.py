@@ -71,6 +71,22 @@ def test_merged_matrices_equal_the_plain_path(shape, bias):
         assert_same(output_and_gradients(shape, "fast", dtype, bias), wanted, dtype)
 
 
+def test_matrices_merged_once_for_several_calls_give_the_same_gradients():
+    layer = Attention(AttentionShape.parse("w8-h3-r8"), input_bias=True, output_bias=True, dtype=torch.float64)
+    layer.lean = True
+    parts = torch.randn(3, 4, 5, 8, dtype=torch.float64)
+    found = []
+    for held in (False, True):
+        layer.zero_grad()
+        if held:
+            layer.hold()
+        for part in parts:
+            layer(part).square().sum().backward()
+        layer.release()
+        found.append([parameter.grad.clone() for parameter in layer.parameters()])
+    assert_same(*found, torch.float64)
+
+
 def test_matrices_are_merged_only_where_that_is_less_work():
     """By hand, for one head of full rank: 4nw² + 2nNw against 2nw² + 2nNw + 2w³."""
     full = AttentionShape.parse("w8-h1")

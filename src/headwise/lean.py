@@ -20,72 +20,55 @@ from torch.autograd.function import once_differentiable
 
 
 class MergedAttention(torch.autograd.Function):
-    """softmax(x M_h xᵀ) x E_h summed over heads, with M_h = scale · Q_hᵀK_h and E_h = output_scale · V_hᵀO_hᵀ.
+    """softmax(x M_h xᵀ) x E_h summed over heads: `apply(x, logits, outputs, constant)`, (B, T, W) give (B, T, W).
 
-    Less work than queries, keys and values where ranks are large. All heads of a token are rows of one product a
-    sample. A key's bias moves all of a query's logits alike: softmax does not see it, and its derivative is 0.
-    `apply(x, weight, bias, output, output_bias, heads, scale, output_scale)`: (B, T, W) give (B, T, W).
+    `logits` (W+1, H·W) are the M_h, and below them what each head adds to queries; `outputs` (W, H·W) are the E_hᵀ. All
+    heads of a token are rows of one product a sample.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        output: Tensor,
-        output_bias: Tensor,
-        heads: tuple[int, int, int],
-        scale: float,
-        output_scale: float,
-    ) -> Tensor:
-        (batch, length, width), (h, _, v) = x.shape, heads
+    def forward(ctx: Any, x: Tensor, logits: Tensor, outputs: Tensor, constant: Tensor) -> Tensor:
+        batch, _, width = x.shape
         tokens = _with_ones(x.reshape(-1, width))
-        query, key, value = _by_head(_with_column(weight, bias), heads)
-        made = output.mT.view(h, v, width)  # O_hᵀ
-        logits = ((scale * key[..., :-1]).mT @ query).flatten(0, 1)  # M_hᵀ, and what a query's bias adds
-        merged = ((output_scale * value[..., :-1]).mT @ made).flatten(0, 1)
-        asked = (tokens @ logits.mT).view(batch, length * h, width)
+        asked = (tokens @ logits).view(batch, -1, width)
         weights = torch.softmax(asked @ x.mT, -1)
-        seen = (weights @ x).view(-1, h * width)
-        constant = output_scale * torch.addmv(output_bias, output, value[..., -1].flatten())
-        ctx.save_for_backward(x, tokens, query, key, value, output, logits, merged, asked, weights, seen)
-        ctx.sizes = heads, scale, output_scale
-        return torch.addmm(constant, seen, merged).view_as(x)
+        seen = (weights @ x).view(len(tokens), -1)
+        kept = [asked] if ctx.needs_input_grad[0] else []
+        ctx.save_for_backward(x, tokens, logits, outputs, weights, seen, *kept)
+        return torch.addmm(constant, seen, outputs.mT).view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, tokens, query, key, value, output, logits, merged, asked, weights, seen = ctx.saved_tensors
-        ((h, r, v), scale, output_scale), width = ctx.sizes, x.shape[-1]
+        x, tokens, logits, outputs, weights, seen, *asked = ctx.saved_tensors
+        batch, _, width = x.shape
         outer = gradient.reshape(-1, width)
-        by_merged = (seen.mT @ outer).view(h, width, width).mul_(output_scale)
-        by_constant = outer.sum(0).mul_(output_scale)
-        by_seen = (outer @ merged.mT).view_as(asked)
-        by_weights = by_seen @ x.mT
-        by_scores = torch._softmax_backward_data(by_weights, weights, -1, x.dtype)
+        by_seen = (outer @ outputs).view(batch, -1, width)
+        by_scores = torch._softmax_backward_data(by_seen @ x.mT, weights, -1, x.dtype)
         by_asked = by_scores @ x
-        by_logits = (by_asked.view(-1, h * width).mT @ tokens).view(h, width, width + 1).mul_(scale)
+        rows = by_asked.view(len(tokens), -1)
         by_x = None
         if ctx.needs_input_grad[0]:
-            by_x = torch.baddbmm(by_scores.mT @ asked, weights.mT, by_seen)
-            by_x += (by_asked.view(-1, h * width) @ logits[:, :-1]).view_as(x)
-        made = output.mT.view(h, v, width)
-        by_rows = torch.zeros(2 * h * r + h * v, width + 1, dtype=x.dtype)
-        by_query, by_key, by_value = _by_head(by_rows, (h, r, v))
-        torch.bmm(key[..., :-1], by_logits, out=by_query)
-        by_key[..., :-1] = query @ by_logits.mT
-        by_value[..., :-1] = made @ by_merged.mT
-        by_value[..., -1] = (output.mT @ by_constant).view(h, v)
-        by_output = (value[..., :-1] @ by_merged).view(h * v, width).mT
-        by_output = by_output + by_constant[:, None] * value[..., -1].flatten()
-        return by_x, by_rows[:, :-1], by_rows[:, -1], by_output, by_constant, None, None, None
+            by_x = torch.baddbmm(weights.mT @ by_seen, by_scores.mT, asked[0])
+            by_x.view_as(outer).addmm_(rows, logits[:-1].mT)
+        return by_x, tokens.mT @ rows, outer.mT @ seen, outer.sum(0)
 
 
-def _by_head(rows: Tensor, heads: tuple[int, int, int]) -> tuple[Tensor, ...]:
-    """Rows of queries, keys and values, each as (H, R or V, ...)."""
-    h, r, v = heads
-    return tuple(part.unflatten(0, (h, -1)) for part in rows.split([h * r, h * r, h * v]))
+def merge(
+    query: Tensor, key: Tensor, value: Tensor, output: Tensor, query_bias: Tensor, value_bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `MergedAttention` takes, from (H, R, W), (H, R, W), (H, V, W), (H, W, V), (H, R) and (H, V).
+
+    A key's bias moves all of a query's logits alike: softmax does not see it.
+    """
+    logits = torch.cat([query, query_bias[..., None]], dim=-1).mT @ (key * scale)
+    constant = (output @ value_bias[..., None]).sum(0).flatten()
+    return _side_by_side(logits), _side_by_side(output @ value), constant
+
+
+def _side_by_side(matrices: Tensor) -> Tensor:
+    """(H, A, B) as (A, H·B)."""
+    return matrices.movedim(0, 1).flatten(1)
 
 
 class ReluMLP(torch.autograd.Function):

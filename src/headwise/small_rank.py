@@ -33,7 +33,7 @@ from headwise.machine import processor
 
 LARGEST_RANK = 16
 LARGEST_HEAD = 2048  # tokens times both ranks: a head of a few samples, with its derivatives, in half a mebibyte
-GROUP_BYTES = 2**20  # of queries, keys, values and outputs that are worked on at a time: half of a core's second cache
+GROUP_BYTES = 2**22  # of queries, keys, values and outputs worked on at a time: with less, products are too small
 COMPILERS = ("g++", "clang++", "c++")
 SOURCE = Path(__file__).with_name("small_rank.cpp")
 REALS = {torch.float32: "float", torch.float64: "double"}
