@@ -100,20 +100,25 @@ def machine():
     return f"Measured on {date.today()}, {about['processor']}, {about['cores']} cores, torch {about['torch']}, {speed}."
 
 
+SECTIONS = {
+    "The rank paper's cells": cells,
+    "The whole grid": grid,
+    "Inference": inference,
+    "The layer": layer,
+    "Data": tasks,
+    "What is not training": overhead,
+}
+
+
 def main():
-    sections = {
-        "The rank paper's cells": cells,
-        "The whole grid": grid,
-        "Inference": inference,
-        "The layer": layer,
-        "Data": tasks,
-        "What is not training": overhead,
-    }
-    text = "\n\n".join([machine(), *(f"### {title}\n\n{section()}" for title, section in sections.items())])
+    """All sections; or those whose titles are given, and the others stay as they were."""
+    asked = sys.argv[1:] or list(SECTIONS)
     page = PAGE.read_text()
-    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-    PAGE.write_text(f"{before}\n\n{text}\n\n{after}")
-    print(text)
+    start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    parts = dict(part.split("\n", 1) for part in page[start:end].split("### ")[1:])
+    parts |= {title: f"\n{machine()}\n\n{SECTIONS[title]()}\n\n" for title in asked}
+    text = "".join(f"### {title}\n{parts[title]}" for title in SECTIONS)
+    PAGE.write_text(f"{page[:start]}\n\n{text}{page[end:]}")
 
 
 if __name__ == "__main__":

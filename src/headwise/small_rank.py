@@ -18,6 +18,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from platformdirs import user_cache_dir
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -57,10 +59,11 @@ def fits(qk_rank: int, v_rank: int, tokens: int) -> bool:
 
 @cache
 def works() -> bool:
-    """Whether kernels can be compiled here: there is a compiler, and a small one gives the right numbers."""
+    """Whether kernels can be compiled here, run, and give the right numbers."""
     x = torch.linspace(-1, 1, 24).reshape(2, 3, 4).requires_grad_()
     weight = torch.linspace(-1, 1, 12).reshape(6, 2)
     try:
+        _try_in_a_child(_compiled(_command(3, 1, 1, torch.float32)))
         found = small_rank_attention(x, weight, None, torch.eye(2), 2, 1, 1, 1.0)
     except (OSError, subprocess.SubprocessError):
         return False
@@ -171,17 +174,35 @@ def prepare(sizes: Iterable[tuple[int, int, int]]) -> None:
 
 @cache
 def _kernel(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> Any:
-    """The compiled source for one size, from the cache on disk if it is there."""
-    command = _command(tokens, qk_rank, v_rank, dtype)
-    place = _place(command)
-    if not place.exists():
-        _compile(command)
-    library = ctypes.CDLL(str(place))
+    """The compiled source for one size."""
+    library = ctypes.CDLL(str(_compiled(_command(tokens, qk_rank, v_rank, dtype))))
     numbers: list[Any] = [ctypes.c_long, ctypes.c_long, ctypes.c_double]
     library.forward.argtypes = [ctypes.c_void_p] * 8 + numbers
     library.backward.argtypes = [ctypes.c_void_p] * 14 + numbers
     library.forward.restype = library.backward.restype = None
     return library
+
+
+# Some processors advertise instructions that they cannot run: a child process is what they may kill.
+_TRY = """
+import ctypes, sys
+library, room = ctypes.CDLL(sys.argv[1]), (ctypes.c_float * 4096)()
+numbers = ctypes.c_long(1), ctypes.c_long(16), ctypes.c_double(1.0)
+library.forward(*[room] * 8, *numbers)
+library.backward(*[room] * 14, *numbers)
+"""
+
+
+def _try_in_a_child(kernel: Path) -> None:
+    subprocess.run([sys.executable, "-c", _TRY, str(kernel)], check=True, capture_output=True, timeout=60)
+
+
+def _compiled(command: list[str]) -> Path:
+    """What a command compiles, from the machine's cache if it is there."""
+    place = _place(command)
+    if not place.exists():
+        _compile(command)
+    return place
 
 
 def _command(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> list[str]:
@@ -196,7 +217,7 @@ def _command(tokens: int, qk_rank: int, v_rank: int, dtype: torch.dtype) -> list
 def _place(command: list[str]) -> Path:
     """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
     name = hashlib.sha256("\0".join([*command[:-1], processor(), SOURCE.read_text()]).encode()).hexdigest()[:24]
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise" / f"{name}.so"
+    return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
 
 
 def _compile(command: list[str]) -> None:
