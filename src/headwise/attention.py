@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.kernels import fast_attention, plain_attention, rotate
-from headwise.lean import MergedAttention, merge
+from headwise.lean import Held, MergedAttention, merge
 from headwise.shape import AttentionShape
 from headwise.small_rank import fits, small_rank_attention, works
 from headwise.spec import SpecError
@@ -108,7 +108,7 @@ class Attention(nn.Module):
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
         self.dropout, self.output_scale, self.path = dropout, output_scale, path
         self.lean = False  # whether training may use what `lean` has
-        self._held: list[tuple[Tensor, Tensor]] | None = None
+        self.held = Held()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
         self.sections = _sections(shape)
@@ -340,10 +340,7 @@ class Attention(nn.Module):
         return self._scaled(output).permute(2, 1, 0)
 
     def _attend_merged(self, x: Tensor) -> Tensor:
-        if self._held == []:
-            self._held = [(made, made.detach().requires_grad_()) for made in self._merged()]
-        matrices = self._merged() if self._held is None else [leaf for _, leaf in self._held]
-        output: Tensor = MergedAttention.apply(x, *matrices)
+        output: Tensor = MergedAttention.apply(x, *self.held.get(self._merged))
         return output
 
     def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -352,16 +349,6 @@ class Attention(nn.Module):
         scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
         logits, outputs, constant = merge(*self.head_weights(), query_bias, value_bias, scale)
         return logits, outputs, constant if self.output.bias is None else constant + self._scaled(self.output.bias)
-
-    def hold(self) -> None:
-        """Merge once for several calls: until `release`, which hands their gradients on to the weights."""
-        self._held = []
-
-    def release(self) -> None:
-        made = [(made, leaf.grad) for made, leaf in self._held or [] if leaf.grad is not None]
-        self._held = None
-        if made:
-            torch.autograd.backward([tensor for tensor, _ in made], [gradient for _, gradient in made])
 
     # ---- heads as matrices -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ execution allows (`train.build_model` sets `lean` on its layers), and a layer of
 Letters: B batch, T tokens, W width, H heads, R qk_rank, V v_rank.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,28 +73,27 @@ def _side_by_side(matrices: Tensor) -> Tensor:
 
 
 class ReluMLP(torch.autograd.Function):
-    """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ with one hidden tensor each way: training on a processor waits for memory.
+    """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ with one hidden tensor each way: `apply(x, first, w2, b2)`.
 
-    `apply(x, w1, b1, w2, b2)`, with both biases.
+    `first` (W+1, M) is W₁ᵀ above b₁: its derivative is a product that reads the hidden tensor in its own order.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, first: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
         tokens = _with_ones(x.reshape(-1, x.shape[-1]))
-        hidden = (tokens @ _with_column(w1, b1).mT).relu_()
-        ctx.save_for_backward(tokens, hidden, w1, w2)
+        hidden = (tokens @ first).relu_()
+        ctx.save_for_backward(tokens, hidden, first, w2)
         return torch.addmm(b2, hidden, w2.mT).view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        tokens, hidden, w1, w2 = ctx.saved_tensors
+        tokens, hidden, first, w2 = ctx.saved_tensors
         outer = gradient.reshape(-1, gradient.shape[-1])
         inner = outer @ w2
         torch.ops.aten.threshold_backward.grad_input(inner, hidden, 0, grad_input=inner)
-        by_x = (inner @ w1).view(*gradient.shape[:-1], -1)
-        first = inner.mT @ tokens
-        return by_x, first[:, :-1], first[:, -1], outer.mT @ hidden, outer.sum(0)
+        by_x = (inner @ first[:-1].mT).view(*gradient.shape[:-1], -1)
+        return by_x, tokens.mT @ inner, outer.mT @ hidden, outer.sum(0)
 
 
 class UnitLength(torch.autograd.Function):
@@ -121,5 +121,23 @@ def _with_ones(x: Tensor) -> Tensor:
     return F.pad(x, (0, 1), value=1.0)
 
 
-def _with_column(weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.cat([weight, bias[:, None]], dim=1)
+class Held:
+    """What is made of weights once for several calls: from `hold` to `release`, which hands gradients on to them."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] | None = None  # what was made, and a leaf of the same values
+
+    def hold(self) -> None:
+        self.pairs = []
+
+    def get(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if self.pairs is None:
+            return make()
+        self.pairs = self.pairs or [(made, made.detach().requires_grad_()) for made in make()]
+        return tuple(leaf for _, leaf in self.pairs)
+
+    def release(self) -> None:
+        used = [(made, leaf.grad) for made, leaf in self.pairs or [] if leaf.grad is not None]
+        self.pairs = None
+        if used:
+            torch.autograd.backward([made for made, _ in used], [gradient for _, gradient in used])

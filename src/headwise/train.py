@@ -226,16 +226,16 @@ def _step(run: Run, task: Task, model: nn.Module, optimizer: FlatOptimizer, step
     mine = chunks[workers.number :: workers.count]
     optimizer.zero_grad()
     total = torch.zeros((), device=inputs.device)
-    layers = [module for module in model.modules() if isinstance(module, Attention)] if len(mine) > 1 else []
+    layers = [module for module in model.modules() if isinstance(module, Attention | MLP)] if len(mine) > 1 else []
     for layer in layers:
-        layer.hold()
+        layer.held.hold()
     for part, wanted in mine:
         with _autocast(run):
             loss = task.loss(model(part), wanted) * (len(part) * workers.count / len(inputs))
         loss.backward()
         total += loss.detach()
     for layer in layers:
-        layer.release()
+        layer.held.release()
     workers.average([*optimizer.gradients(), total])
     optimizer.step(schedule(step, run.steps, recipe))
     return float(total)

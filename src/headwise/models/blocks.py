@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.attention import Attention, KVCache
-from headwise.lean import ReluMLP, UnitLength
+from headwise.lean import Held, ReluMLP, UnitLength
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
 
@@ -76,6 +76,7 @@ class MLP(nn.Module):
         self.gated = options.mlp_kind == "gated"
         self.activation = options.activation
         self.lean = False
+        self.held = Held()
         self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
         self.output = nn.Linear(hidden, width, bias=bias, **factory)
         init_linear(self.input)
@@ -83,14 +84,16 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._is_lean:
-            first, second = self.input, self.output
-            return ReluMLP.apply(x, first.weight, first.bias, second.weight, second.bias)
+            return ReluMLP.apply(x, *self.held.get(self._first), self.output.weight, self.output.bias)
         hidden = self.input(x)
         activate = ACTIVATIONS[self.activation]
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
             return self.output(activate(gate) * hidden)
         return self.output(activate(hidden))
+
+    def _first(self) -> tuple[Tensor, ...]:
+        return (torch.cat([self.input.weight.mT, self.input.bias[None]]),)
 
     @property
     def _is_lean(self) -> bool:
