@@ -72,20 +72,18 @@ def demo(
         shapes = list(dict.fromkeys(cell.run.shape for cell in cells))
         return print_document({"shapes": shapes, "seeds": seeds, "steps": steps}, as_json)
 
-    from headwise.conduct import conduct, results_of
+    from headwise.conduct import conduct, fitted, results_of
     from headwise.report import charts
     from headwise.report.live import live_sweep
+    from headwise.run import Execution
     from headwise.store import Store
 
     told = f"16 points in 16 dimensions, {steps:,} steps, {seeds} seeds"
     typer.echo(f"nearest-neighbour search: {told}", err=True)
-    runs = [cell.run for cell in cells]
-    with (
-        TemporaryDirectory() as temporary,
-        Store(store or Path(temporary) / "demo.db") as held,
-        live_sweep(runs) as watch,
-    ):
-        summary = conduct(runs, held, folder=Path(temporary), watch=watch)
+    with TemporaryDirectory() as temporary, Store(store or Path(temporary) / "demo.db") as held:
+        runs = fitted([cell.run for cell in cells], Execution(), held)
+        with live_sweep(runs) as watch:
+            summary = conduct(runs, held, folder=Path(temporary), watch=watch)
         found = rows_of(cells, results_of(held, cells))
     if summary.stopped or summary.failed:
         typer.echo(f"headwise: {summary.stopped} runs stopped, {summary.failed} failed; no verdict", err=True)
