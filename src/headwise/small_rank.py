@@ -92,7 +92,7 @@ class _SmallRank(torch.autograd.Function):
                 torch.mm(rows, columns, out=part)
             q_bias, _, v_bias = sizes.parts(bias, group)
             made = seen[group.values]
-            sizes.call(kernel.forward, *parts, q_bias, v_bias, made, largest[group.heads], inverse[group.heads])
+            sizes.call(kernel.forward, group, *parts, q_bias, v_bias, made, largest[group.heads], inverse[group.heads])
             result.addmm_(output[:, group.values], made)
         ctx.save_for_backward(x, weight, bias, output, qkv, seen, largest, inverse)
         ctx.sizes = sizes
@@ -115,7 +115,7 @@ class _SmallRank(torch.autograd.Function):
             by_q_bias, _, by_v_bias = sizes.parts(by_bias, group)
             given = *parts, q_bias, v_bias, made, largest[group.heads], inverse[group.heads]
             by_made = output[:, group.values].mT @ gradient
-            sizes.call(kernel.backward, *given, by_made, *derived, by_q_bias, by_v_bias)
+            sizes.call(kernel.backward, group, *given, by_made, *derived, by_q_bias, by_v_bias)
             rows = zip(derived, sizes.parts(weight, group), sizes.parts(by_weight, group), strict=True)
             for part, made_by, found in rows:
                 torch.mm(part, columns.mT, out=found)
@@ -153,8 +153,8 @@ class _Sizes:
         ranks = slice(group.heads.start * self.qk_rank, group.heads.stop * self.qk_rank)
         return queries[ranks], keys[ranks], values[group.values]
 
-    def call(self, function: Any, *tensors: Tensor) -> None:
-        heads = tensors[5].numel() // (self.v_rank * self.tokens * self.batch)
+    def call(self, function: Any, group: _Group, *tensors: Tensor) -> None:
+        heads = group.heads.stop - group.heads.start
         function(*(tensor.data_ptr() for tensor in tensors), heads, self.batch, self.scale)
 
 
