@@ -9,7 +9,7 @@ Three paths compute the same thing and tests hold them equal: `fast` (one fused 
 `scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but heads of small rank are trained
 through `small_rank`) and `plain` (a few lines of matrix products). Only the plain path has forward-mode and double
 derivatives, vmap on every kernel, attention weights and hardmax. Where a run allows (`lean`), QKᵀ and VO are merged
-when that is less work.
+when that takes less time.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
 expansion absorbed into queries and outputs, whenever that is fewer operations.

@@ -2,8 +2,8 @@
 
 A step on one core waits for memory, and for the many small operations that autograd makes of a few lines. Each
 function here does in few passes what its plain twin in `attention` or `models.blocks` does in many, with the same
-numbers. A bias that would be added to a large product is a column of its weight, for tokens that end in a 1: adding it,
-and summing its derivative, would each read and write the product once more.
+numbers. A bias that would be added to a large product is one more row of its weight, for tokens that end in a 1: adding
+it, and summing its derivative, would each read and write the product once more.
 
 They have first derivatives only, on a processor, in the type of the weights: so a run's model uses them where the run's
 execution allows (`train.build_model` sets `lean` on its layers), and a layer of its own does not.

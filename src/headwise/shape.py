@@ -35,7 +35,7 @@ LETTERS = {
 }
 EXAMPLES = ("w512-h8-L6", "w1792-h14-r128-L28", "w512-h8x4,4x8")
 LARGEST, DEEPEST = 10_000_000, 10_000
-MERGED_GAIN = 1.2  # merged matrices do their FLOPs in this much less time: fewer tensors come and go
+MERGED_GAIN = 1.2  # merged matrices may take so many more FLOPs and win: fewer tensors come and go
 Sizes = int | tuple[int, ...]
 
 

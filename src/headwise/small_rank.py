@@ -3,8 +3,8 @@
 With hundreds of heads of rank 1 to 16 nearly all the time of torch's kernels goes into tiles that are mostly empty, and
 much of the rest into memory: queries, keys, values and scores of all heads at once. So here (`small_rank.cpp`) the
 batch is innermost, and every head and rank fills the vector registers; scores are never stored, and exponentials are
-computed again in the backward pass; and a whole layer, from tokens to tokens, goes in groups of heads that stay in a
-core's cache between the projections and the softmax. A key's bias moves all logits of a query alike, which softmax does
+computed again in the backward pass; and a whole layer, from tokens to tokens, goes in groups of heads rather than all
+at once. A key's bias moves all logits of a query alike, which softmax does
 not see: it is left out, and its derivative is exactly 0. Compiling takes a second or two for each rank and number of
 tokens, once for a machine, and needs g++ or clang++ (`works()`); so a run uses this only where its plan says so
 (`Execution.path`). Elsewhere torch's kernels serve.
