@@ -214,7 +214,7 @@ def test_rotation_depends_on_distance_alone():
 def test_rotation_turns_pairs_and_keeps_lengths(rank, turned):
     heads = torch.randn(1, 1, 3, rank, dtype=DOUBLE)
     module = Attention(AttentionShape(width=4, heads=1, qk_rank=rank), rope_base=10.0, dtype=DOUBLE)
-    out = module._rotate(heads, None, 0)
+    out = module._rotate(heads, module._angles(heads, None, 0))
     torch.testing.assert_close(out.norm(dim=-1), heads.norm(dim=-1))
     torch.testing.assert_close(out[..., turned:], heads[..., turned:])
     torch.testing.assert_close(out[:, :, 0], heads[:, :, 0])
@@ -334,11 +334,11 @@ def test_logits_and_outputs_start_with_the_same_variance_in_every_shape(text):
         module = Attention(shape)
         x, z = torch.randn(2, 32, shape.width)
         query, key, *value = module._project(x[None], z[None], None)
-        queries = module._queries(query, None, 0)
+        queries = module._queries(query, None)
         if shape.kv_latent:
-            _, keys, _, _ = module._from_latent(queries, key, None, 0, None)
+            _, keys, _, _ = module._from_latent(queries, key, None, None)
         else:
-            keys, _ = module._keys_values(key, *value, None, 0, None)
+            keys, _ = module._keys_values(key, *value, None, None)
         keys = keys.repeat_interleave(shape.group, dim=1)
         logits.append((queries @ keys.mT / math.sqrt(shape.qk_rank)).flatten())
         outputs.append(module(x[None], z[None]).flatten())

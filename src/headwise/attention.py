@@ -6,10 +6,9 @@
 Letters: B batch, T queries, S keys, W width, H heads, G key/value heads, R qk_rank, V v_rank, C kv_latent, P rope_rank.
 
 Three paths compute the same thing and tests hold them equal: `fast` (one fused input projection and
-`scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but heads of small rank are trained
-through `small_rank`) and `plain` (a few lines of matrix products). Only the plain path has forward-mode and double
-derivatives, vmap on every kernel, attention weights and hardmax. Where a run allows (`lean`), QKᵀ and VO are merged
-when that takes less time.
+`scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but through a kernel of `tiled` where
+there is one for the layer) and `plain` (a few lines of matrix products). Only the plain path has forward-mode and
+double derivatives, vmap on every kernel, attention weights and hardmax.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
 expansion absorbed into queries and outputs, whenever that is fewer operations.
@@ -25,13 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.kernels import fast_attention, plain_attention, rotate
-from headwise.lean import Held, MergedAttention, merge
+from headwise.compiled import Size
+from headwise.kernels import angles, fast_attention, plain_attention, turn
 from headwise.shape import AttentionShape
-from headwise.small_rank import fits, small_rank_attention, works
 from headwise.spec import SpecError
+from headwise.tiled import Held, TiledAttention, attention_size, merge, works
 
 Path = Literal["fast", "plain", "generated"]
+Angles = tuple[Tensor, Tensor] | None
 QKNorm = Literal["none", "rms", "rms-plain"]
 
 
@@ -107,7 +107,6 @@ class Attention(nn.Module):
         self.causal, self.window, self.rope_base = causal, window, rope_base
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
         self.dropout, self.output_scale, self.path = dropout, output_scale, path
-        self.lean = False  # whether training may use what `lean` has
         self.held = Held()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -170,19 +169,21 @@ class Attention(nn.Module):
         """
         given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
         if all(one is None for one in given) and self._bare:
-            if self.path == "generated" and self._small(x.shape[1]):
-                return self._attend_in_columns(x)
-            if self.lean and self.shape.merges(x.shape[:-1].numel(), x.shape[-2]):
-                return self._attend_merged(x)
+            size = self._kernel(x)
+            if size is not None:
+                scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
+                made = self.held.get(self._merged if dict(size.macros)["MERGED"] else self._factored)
+                return TiledAttention.apply(x, *made, size, self.shape.heads, scale, self.held.sums)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
-        queries = self._queries(query, positions, start)
-        positions = positions if memory is None else None
+        angles = self._angles(x, positions, start)
+        queries = self._queries(query, angles)
+        angles = angles if memory is None else self._angles(memory, None, start)
         value_up = None
         if self.shape.kv_latent:
-            queries, keys, values, value_up = self._from_latent(queries, key, positions, start, cache)
+            queries, keys, values, value_up = self._from_latent(queries, key, angles, cache)
         else:
-            keys, values = self._keys_values(key, value[0], positions, start, cache)
+            keys, values = self._keys_values(key, value[0], angles, cache)
         allowed = self._allowed(queries, keys, start, mask, padding)
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
@@ -211,35 +212,37 @@ class Attention(nn.Module):
         biases = self.input.bias.split(self.sections) if self.input.bias is not None else [None] * len(weights)
         return list(zip(weights, biases, strict=True))
 
-    def _queries(self, query: Tensor, positions: Tensor | None, start: int) -> Tensor:
+    def _queries(self, query: Tensor, angles: Angles) -> Tensor:
         if self.shape.q_latent:
             query = self.query_up(self.query_latent_norm(query))
         query = _split_heads(query, self.shape.heads)
         query = query if self.query_norm is None else self.query_norm(query)
         if self.logit_scale is not None:
             query = query * self.logit_scale[:, None, None]
-        return self._rotate(query, positions, start)
+        return self._rotate(query, angles)
 
-    def _keys_values(
-        self, key: Tensor, value: Tensor, positions: Tensor | None, start: int, cache: KVCache | None
-    ) -> tuple[Tensor, ...]:
+    def _keys_values(self, key: Tensor, value: Tensor, angles: Angles, cache: KVCache | None) -> tuple[Tensor, ...]:
         keys, values = _split_heads(key, self.shape.kv_heads), _split_heads(value, self.shape.kv_heads)
         keys = keys if self.key_norm is None else self.key_norm(keys)
-        keys = self._rotate(keys, positions, start)
+        keys = self._rotate(keys, angles)
         return cache.append(keys, values) if cache else (keys, values)
 
-    def _rotate(self, heads: Tensor, positions: Tensor | None, start: int) -> Tensor:
-        """Rotary embedding of the first `rotated` dimensions; the rest pass."""
+    def _angles(self, tokens: Tensor, positions: Tensor | None, start: int) -> Angles:
+        """What queries and keys of these tokens are turned by, as cosines and sines."""
         if self.rope_base is None or not self.shape.rotated:
-            return heads
+            return None
         if positions is None:
-            positions = torch.arange(start, start + heads.shape[-2], device=heads.device)
-        return rotate(heads, positions, self.shape.rotated, self.rope_base)
+            positions = torch.arange(start, start + tokens.shape[-2], device=tokens.device)
+        return angles(positions, self.shape.rotated, self.rope_base, tokens.dtype)
+
+    def _rotate(self, heads: Tensor, angles: Angles) -> Tensor:
+        """Rotary embedding of the first `rotated` dimensions; the rest pass."""
+        return heads if angles is None else turn(heads, *angles)
 
     # ---- the latent (MLA) --------------------------------------------------------------------------------------
 
     def _from_latent(
-        self, queries: Tensor, key: Tensor, positions: Tensor | None, start: int, cache: KVCache | None
+        self, queries: Tensor, key: Tensor, angles: Angles, cache: KVCache | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, keys and values: expanded from the latent, or the latent itself where that costs less.
 
@@ -247,7 +250,7 @@ class Attention(nn.Module):
         """
         latent, rope_key = key.split([self.shape.kv_latent, self.shape.rope_rank], dim=-1)
         latent = self.kv_latent_norm(latent)
-        rope_key = self._rotate(rope_key.unsqueeze(1), positions, start).squeeze(1)
+        rope_key = self._rotate(rope_key.unsqueeze(1), angles).squeeze(1)
         if cache:
             latent, rope_key = cache.append(latent, rope_key)
         if cache and self.shape.absorbs(queries.shape[-2], latent.shape[-2]):
@@ -321,34 +324,29 @@ class Attention(nn.Module):
         """Whether attention is softmax(x·M_h·xᵀ)·x·P_h and nothing else, as far as the layer itself can say."""
         ruled = self.causal or self.window is not None or self.hardmax or self.path == "plain"
         between = self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
-        shared = self.shape.kv_latent or self.shape.q_latent or self.shape.group > 1
-        return self.fused and not (ruled or between or shared or (self.dropout and self.training))
+        return self.fused and not (ruled or between or (self.dropout and self.training))
 
-    def _small(self, tokens: int) -> bool:
-        weight, shape = self.input.weight, self.shape
-        known = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
-        return known and fits(shape.qk_rank, shape.v_rank, tokens) and works()
+    def _kernel(self, x: Tensor) -> Size | None:
+        """The compiled kernel for such tokens, if there is one and the path is to use it."""
+        if self.path != "generated" or x.device.type != "cpu" or x.dtype != self.input.weight.dtype or x.ndim != 3:
+            return None
+        size = attention_size(self.shape, x.shape[1], x.dtype)
+        return size if size and works() else None
 
-    def _attend_in_columns(self, x: Tensor) -> Tensor:
-        """Small ranks: the batch innermost, (W, T, B), from the first product to the last."""
-        shape, linear = self.shape, self.input
-        scale = self.inverse_temperature / math.sqrt(shape.qk_rank)
-        sizes = shape.heads, shape.qk_rank, shape.v_rank
-        output = small_rank_attention(x.permute(2, 1, 0), linear.weight, linear.bias, self.output.weight, *sizes, scale)
-        if self.output.bias is not None:
-            output = output + self.output.bias[:, None, None]
-        return self._scaled(output).permute(2, 1, 0)
+    def _factored(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        output, bias = self._scaled(self.output.weight.mT).contiguous(), self.output.bias
+        constant = self.output.weight.new_zeros(self.shape.width) if bias is None else self._scaled(bias)
+        return self.input.weight, self._input_bias(), output, constant
 
-    def _attend_merged(self, x: Tensor) -> Tensor:
-        output: Tensor = MergedAttention.apply(x, *self.held.get(self._merged))
-        return output
+    def _merged(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        parts = self._input_bias().split(self.sections)
+        query_bias, _, value_bias = (part.unflatten(0, (self.shape.heads, -1)) for part in parts)
+        weight, bias, output, constant = merge(*self.head_weights(), query_bias, value_bias)
+        return weight, bias, output, constant if self.output.bias is None else constant + self._scaled(self.output.bias)
 
-    def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        bias = self.input.weight.new_zeros(sum(self.sections)) if self.input.bias is None else self.input.bias
-        query_bias, _, value_bias = (part.unflatten(0, (self.shape.heads, -1)) for part in bias.split(self.sections))
-        scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-        logits, outputs, constant = merge(*self.head_weights(), query_bias, value_bias, scale)
-        return logits, outputs, constant if self.output.bias is None else constant + self._scaled(self.output.bias)
+    def _input_bias(self) -> Tensor:
+        bias: Tensor | None = self.input.bias
+        return self.input.weight.new_zeros(sum(self.sections)) if bias is None else bias
 
     # ---- heads as matrices -------------------------------------------------------------------------------------
 

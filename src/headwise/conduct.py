@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwise.claims import Judgement, Row, judge
+from headwise.compiled import Size
 from headwise.run import Execution, Run, RunResult
-from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 from headwise.store import Store
 from headwise.studies import PRESETS, Cell, Study, rows
@@ -22,7 +22,7 @@ from headwise.sweep import Plan, Summary, Watch, make_plan, tokens, work
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
-SCORES_WORTH = 2 * 10**8  # at some 5 ns gained a score, a second: what compiling a kernel takes
+FLOPS_WORTH = 2 * 10**10  # of a run: a second or so, which is what compiling a kernel takes
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ def resolve(device: str, precision: str) -> Execution:
 def fitted(
     runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
 ) -> list[Run]:
-    """The runs as they are planned here: as the store already holds them, else with the attention path that pays.
+    """The runs as they are planned here: as the store already holds them, else with the path that pays.
 
     Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
 
-    Kernels for small ranks take a second or two to compile, so they are for runs with many scores to compute, on a
-    machine where they can be compiled and win a race.
+    Kernels take a second or two to compile, so they are for runs that are not over by then, on a machine where they can
+    be compiled and win a race.
     """
     held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
-    pays = [_scores(run) >= SCORES_WORTH for run in planned]
+    pays = [work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
     if any(pays) and _generated_wins():
         generated = execution.replace(path="generated")
         planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
@@ -122,33 +122,30 @@ def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"source": task.source, "content": task.content}, facts
 
 
-def _scores(run: Run) -> int:
-    """Attention scores of small rank that a run computes in training, where nothing but a softmax is asked of them."""
-    options, execution = run.options, run.execution
+def _kernels(run: Run) -> set[Size]:
+    """The compiled kernels that a run could use."""
+    from headwise.tiled import attention_size, mlp_size, norm_size
+
+    options, execution, shape = run.options, run.execution, run.model_shape
+    if (execution.device, execution.precision, execution.compiled) != ("cpu", "float32", False):
+        return set()
     between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
-    if options.causal or between or options.hardmax or execution.compiled or execution.path != "fast":
-        return 0
-    if (execution.device, execution.precision) != ("cpu", "float32"):
-        return 0
-    return run.steps * run.recipe.batch * sum(shape.heads for shape in _small(run)) * tokens(run) ** 2
-
-
-def _small(run: Run) -> list[AttentionShape]:
-    """The layers whose ranks are small."""
-    from headwise.small_rank import fits
-
-    layers = [shape for shape in run.model_shape.layers if shape.group == 1 and not shape.kv_latent]
-    return [shape for shape in layers if fits(shape.qk_rank, shape.v_rank, tokens(run))]
+    bare = not (options.causal or between or options.hardmax)
+    attention = [attention_size(layer, tokens(run)) for layer in shape.layers] if bare else []
+    simple = options.activation == "relu" and options.mlp_kind != "gated"
+    mlps = [mlp_size(shape.width, hidden) for hidden in shape.mlps if hidden] if simple else []
+    norm = norm_size(shape.width) if options.norm == "unit" else None
+    return {size for size in (*attention, *mlps, norm) if size}
 
 
 def _compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
     """What the runs will want, if this machine does not have it yet."""
-    wanted = [run for run in runs if run.execution.path == "generated"]
-    if not wanted:
+    sizes = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
+    if not sizes:
         return
-    from headwise.small_rank import missing, prepare, works
+    from headwise.compiled import missing, prepare
+    from headwise.tiled import works
 
-    sizes = {(tokens(run), shape.qk_rank, shape.v_rank) for run in wanted for shape in _small(run)}
     lacking = missing(sizes) if works() else []
     if lacking:
         watch.on_compile(len(lacking))
@@ -163,7 +160,7 @@ def _generated_wins() -> bool:
     from headwise.attention import Attention
     from headwise.machine import use_one_core
     from headwise.shape import AttentionShape
-    from headwise.small_rank import works
+    from headwise.tiled import works
 
     use_one_core()
     if not works():

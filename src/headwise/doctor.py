@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from platformdirs import user_cache_dir
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headwise import machine, small_rank
+from headwise import machine, tiled
 from headwise.kernels import pad_ranks
 from headwise.shape import AttentionShape
 
@@ -174,6 +174,6 @@ def examine(shapes: list[AttentionShape]) -> dict[str, Any]:
         "devices": devices(),
         "threads": torch.get_num_threads(),
         "precisions": [asdict(precision) for precision in precisions()],
-        "small_ranks": "compiled here" if small_rank.works() else "torch's kernels, for no C++ compiler works here",
+        "training": "compiled here" if tiled.works() else "torch's kernels, for no C++ compiler works here",
         "kernels": [asdict(kernel_for(shape, device)) for shape in shapes],
     }

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LONG = 256  # keys, from which a processor's kernel gains more by values that stand together than a copy takes
+
 
 def plain_attention(
     queries: Tensor,
@@ -61,6 +63,8 @@ def fast_attention(
         # one query a head: heads that share keys are as good as queries of one head, and nothing is repeated for them
         queries = queries.view(*keys.shape[:2], -1, queries.shape[-1])
         return fast_attention(queries, keys, values, scale, mask, False, dropout).flatten(1, 2)[:, :, None]
+    if not queries.is_cuda and values.shape[-2] >= LONG:
+        values = values.contiguous()
     if queries.is_cuda:
         queries, keys, values = pad_ranks(queries), pad_ranks(keys), pad_ranks(values)
     heads = F.scaled_dot_product_attention(
@@ -76,11 +80,16 @@ def pad_ranks(heads: Tensor, multiple: int = 8) -> Tensor:
 
 def rotate(heads: Tensor, positions: Tensor, rotated: int, base: float) -> Tensor:
     """Turn pair (i, i + rotated/2) of (B, H, T, R) by position · base^(-2i/rotated); positions are (T,) or (B, T)."""
-    exact = torch.float64 if heads.dtype == torch.float64 else torch.float32
-    powers = torch.arange(0, rotated, 2, device=heads.device, dtype=exact) / rotated
-    angles = positions.to(exact)[..., None] * base**-powers
-    angles = angles if positions.dim() == 1 else angles[:, None]
-    return turn(heads, angles.cos(), angles.sin())
+    return turn(heads, *angles(positions, rotated, base, heads.dtype))
+
+
+def angles(positions: Tensor, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of what `rotate` turns by, (T, rotated/2) or (B, 1, T, rotated/2)."""
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    powers = torch.arange(0, rotated, 2, device=positions.device, dtype=exact) / rotated
+    angle = positions.to(exact)[..., None] * base**-powers
+    angle = angle if positions.dim() == 1 else angle[:, None]
+    return angle.cos(), angle.sin()
 
 
 def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

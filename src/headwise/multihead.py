@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Attention, KVCache
+from headwise.attention import Angles, Attention, KVCache
 from headwise.shape import AttentionShape
 
 
@@ -167,15 +167,13 @@ class _WithConstantTokens(Attention):
             self.bias_k = nn.Parameter(torch.empty(1, 1, shape.kv_heads * shape.qk_rank, **factory))
             self.bias_v = nn.Parameter(torch.empty(1, 1, shape.kv_heads * shape.v_rank, **factory))
 
-    def _keys_values(
-        self, key: Tensor, value: Tensor, positions: Tensor | None, start: int, cache: KVCache | None
-    ) -> tuple[Tensor, ...]:
+    def _keys_values(self, key: Tensor, value: Tensor, angles: Angles, cache: KVCache | None) -> tuple[Tensor, ...]:
         if self.bias_k is not None and self.bias_v is not None:
             key = torch.cat([key, self.bias_k.expand(key.shape[0], -1, -1)], dim=1)
             value = torch.cat([value, self.bias_v.expand(value.shape[0], -1, -1)], dim=1)
         if self.zeros:
             key, value = (nn.functional.pad(t, (0, 0, 0, 1)) for t in (key, value))
-        return super()._keys_values(key, value, positions, start, cache)
+        return super()._keys_values(key, value, angles, cache)
 
 
 def _additive(mask: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ LETTERS = {
 }
 EXAMPLES = ("w512-h8-L6", "w1792-h14-r128-L28", "w512-h8x4,4x8")
 LARGEST, DEEPEST = 10_000_000, 10_000
-MERGED_GAIN = 1.2  # merged matrices may take so many more FLOPs and win: fewer tensors come and go
 Sizes = int | tuple[int, ...]
 
 
@@ -130,12 +129,10 @@ class AttentionShape(_Shape):
         expanded, absorbed = self.products(queries, keys)
         return bool(self.kv_latent) and absorbed < expanded
 
-    def merges(self, tokens: int, context: int) -> bool:
-        """Whether QKᵀ and VO as one matrix each take less time for so many tokens than as two factors each."""
-        w, ranks = self.width, self.qk_rank + self.v_rank
-        factored = tokens * (2 * w * ranks + context * ranks)
-        merged = tokens * (2 * w * w + context * 2 * w) + w * w * ranks
-        return merged < MERGED_GAIN * factored
+    def merges(self, context: int) -> bool:
+        """Whether QKᵀ and VO as one matrix each are fewer operations on a token than as two factors each."""
+        ranks = self.qk_rank + self.v_rank
+        return 2 * self.width * (self.width + context) < ranks * (2 * self.width + context)
 
     @classmethod
     def parse(cls, text: str) -> Self:

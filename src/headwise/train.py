@@ -146,11 +146,8 @@ def build_model(run: Run, task: Task) -> nn.Module:
     torch.manual_seed(run.seed)
     model = task.build(run.model_shape, run.options)
     how = run.execution
-    lean = how.path != "plain" and (how.device, how.precision, how.compiled) == ("cpu", "float32", False)
     for module in model.modules():
         if isinstance(module, Attention | MLP | UnitNorm):
-            module.lean = lean
-        if isinstance(module, Attention):
             module.path = how.path
     return model.to(how.device)
 

@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.attention import Attention, KVCache
-from headwise.lean import Held, ReluMLP, UnitLength
+from headwise.attention import Attention, KVCache, Path
+from headwise.compiled import Size
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
+from headwise.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, works
 
 ACTIVATIONS = {
     "relu": F.relu,
@@ -29,12 +30,15 @@ class UnitNorm(nn.Module):
     def __init__(self, eps: float = 1e-6, **factory: Any) -> None:
         super().__init__()
         self.eps = eps
-        self.lean = False
+        self.path: Path = "fast"
         self.scale = nn.Parameter(torch.ones((), **factory))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.lean and torch.is_grad_enabled():
-            return UnitLength.apply(x, self.scale, self.eps)
+        if self.path == "generated" and x.device.type == "cpu" and x.dtype == self.scale.dtype:
+            size = norm_size(x.shape[-1], x.dtype)
+            if size and works():
+                output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
+                return output
         return F.normalize(x, dim=-1, eps=self.eps) * self.scale
 
 
@@ -67,7 +71,7 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
 class MLP(nn.Module):
     """Two products with an activation between them; gated, the first gives twice the width: half gates the other.
 
-    With `lean` a ReLU is trained in a way that has first derivatives only.
+    On the `generated` path a ReLU goes through a compiled kernel, which has first derivatives only.
     """
 
     def __init__(self, width: int, hidden: int, options: ModelOptions, **factory: Any) -> None:
@@ -75,7 +79,7 @@ class MLP(nn.Module):
         bias = options.bias == "all"
         self.gated = options.mlp_kind == "gated"
         self.activation = options.activation
-        self.lean = False
+        self.path: Path = "fast"
         self.held = Held()
         self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
         self.output = nn.Linear(hidden, width, bias=bias, **factory)
@@ -83,8 +87,10 @@ class MLP(nn.Module):
         init_linear(self.output)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._is_lean:
-            return ReluMLP.apply(x, *self.held.get(self._first), self.output.weight, self.output.bias)
+        size = self._kernel(x)
+        if size is not None:
+            output: Tensor = TiledMLP.apply(x, *self.held.get(self._panels), size, self.held.sums)
+            return output
         hidden = self.input(x)
         activate = ACTIVATIONS[self.activation]
         if self.gated:
@@ -92,13 +98,19 @@ class MLP(nn.Module):
             return self.output(activate(gate) * hidden)
         return self.output(activate(hidden))
 
-    def _first(self) -> tuple[Tensor, ...]:
-        return (torch.cat([self.input.weight.mT, self.input.bias[None]]),)
+    def _kernel(self, x: Tensor) -> Size | None:
+        """The compiled kernel for such tokens, if there is one and the path is to use it."""
+        w1 = self.input.weight
+        if self.path != "generated" or self.activation != "relu" or self.gated or w1.device.type != "cpu":
+            return None
+        size = mlp_size(self.input.in_features, self.input.out_features, w1.dtype) if x.dtype == w1.dtype else None
+        return size if size and works() else None
 
-    @property
-    def _is_lean(self) -> bool:
-        known = self.activation == "relu" and not self.gated and self.input.bias is not None
-        return self.lean and known and torch.is_grad_enabled()
+    def _panels(self) -> tuple[Tensor, ...]:
+        w1, w2 = self.input.weight, self.output.weight
+        b1 = w1.new_zeros(len(w1)) if self.input.bias is None else self.input.bias
+        b2 = w2.new_zeros(len(w2)) if self.output.bias is None else self.output.bias
+        return panels(w1.mT), b1, panels(w2), b2, w1.detach(), w2.detach().mT.contiguous()
 
 
 class Block(nn.Module):

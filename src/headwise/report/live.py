@@ -36,7 +36,7 @@ class _Drawing:
 
     def compile(self, kernels: int) -> None:
         many = f"{kernels} kernels" if kernels > 1 else "a kernel"
-        self.bars.console.print(f"compiling {many} for small ranks, once for this machine")
+        self.bars.console.print(f"compiling {many} once for this machine")
 
     def start(self, run: Run) -> None:
         self.active[run.key] = self.bars.add_task(f"  {run.shape} seed {run.seed}"[:36], total=run.steps)

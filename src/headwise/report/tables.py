@@ -144,5 +144,5 @@ def doctor_tables(found: dict[str, Any]) -> list[RenderableType]:
     for row in found["kernels"]:
         kernels.add_row(row["shape"], row["kernel"], row["why"])
     heading = f"Python {found['python']}, torch {found['torch']}, {found['threads']} threads"
-    small = f"heads of small rank, in training on the processor: {found['small_ranks']}"
-    return [heading, *found["devices"], "", precisions, "", kernels, "", small]
+    training = f"kernels for training on the processor: {found['training']}"
+    return [heading, *found["devices"], "", precisions, "", kernels, "", training]

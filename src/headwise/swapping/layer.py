@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Attention
+from headwise.attention import Angles, Attention
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import Heads
 from headwise.kernels import turn
@@ -30,13 +30,15 @@ class HostAttention(Attention):
         super().__init__(shape, **options)
         self.register_buffer("pairs", None if pairs is None else pairs.to(options.get("device")))
 
-    def _rotate(self, heads: Tensor, positions: Tensor | None, start: int) -> Tensor:
-        if self.pairs is None or positions is None:
+    def _angles(self, tokens: Tensor, positions: Tensor | None, start: int) -> Angles:
+        return None if self.pairs is None or positions is None else (positions[0], positions[1])
+
+    def _rotate(self, heads: Tensor, angles: Angles) -> Tensor:
+        if self.pairs is None or angles is None:
             return heads
         count, groups = heads.shape[1], len(self.pairs)
         pairs = self.pairs[:count] if count < groups else self.pairs.repeat_interleave(count // groups, dim=0)
-        cos, sin = positions[..., pairs].movedim(-2, 2)  # (2, B, T, H, P/2) to one (B, H, T, P/2) each
-        return turn(heads, cos, sin)
+        return turn(heads, *(table[..., pairs].movedim(-2, 1) for table in angles))  # (B, T, H, P/2) to (B, H, T, P/2)
 
     @property
     def _bare(self) -> bool:

@@ -1,18 +1,20 @@
-"""Compiled kernels, merged matrices and the lean MLP: the same numbers as the plain way, and the choice among them."""
+"""Compiled kernels: the same numbers as the plain way, and the choice between them."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headwise import conduct, small_rank
+from headwise import compiled, conduct, tiled
 from headwise.attention import Attention
-from headwise.lean import ReluMLP, UnitLength
+from headwise.compiled import Size
 from headwise.models.blocks import MLP
 from headwise.options import preset
 from headwise.run import Execution, Recipe, Run, RunResult
 from headwise.shape import AttentionShape
-from headwise.small_rank import GROUP_BYTES, _Sizes, works
 from headwise.store import Store
 from headwise.tasks import load
+from headwise.tiled import MOST_COLUMNS, TiledMLP, TiledNorm, attention_size, mlp_size, norm_size, works
 from headwise.train import build_model, train
 
 needs_compiler = pytest.mark.skipif(not works(), reason="no C++ compiler here: torch's kernels serve")
@@ -24,9 +26,8 @@ def output_and_gradients(shape, path, dtype, bias=True, batch=6, tokens=5):
     layer = Attention(
         AttentionShape.parse(shape), input_bias=bias, output_bias=bias, output_scale=0.5, path=path, dtype=dtype
     )
-    layer.lean = path != "plain"
     for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+        torch.nn.init.normal_(parameter, std=2 * layer.shape.width**-0.5)
     x = torch.randn(batch, tokens, layer.shape.width, dtype=dtype, requires_grad=True)
     output = layer(x)
     target = torch.linspace(-1, 1, layer.shape.width, dtype=dtype)
@@ -42,65 +43,83 @@ def assert_same(found, wanted, dtype):
 @pytest.mark.parametrize(
     ("shape", "tokens", "batch", "dtype", "bias"),
     [
-        ("w8-h8-r1", 5, 6, torch.float64, True),
-        ("w8-h5-r3-v2", 33, 9, torch.float64, True),  # whole tiles and a rest, vectors and a rest
-        ("w8-h2-r1-v16", 16, 3, torch.float64, False),
-        ("w8-h4-r2", 16, 32, torch.float32, True),
-        ("w8-h3-r16-v1", 40, 17, torch.float32, False),
+        ("w16-h8-r1", 16, 9, torch.float64, True),  # two units, and one that is not full
+        ("w16-h8-r1-v3", 32, 3, torch.float64, True),  # several vectors of queries
+        ("w16-h7-r3-v1", 5, 6, torch.float64, True),  # a vector that is not full
+        ("w16-h5-r3-v2", 33, 9, torch.float64, False),  # both
+        ("w48-h3-r20-v1", 40, 17, torch.float64, True),
+        ("w16-h64-r1", 16, 32, torch.float32, True),
+        ("w64-h4-r16", 16, 32, torch.float32, False),
     ],
 )
-def test_compiled_kernels_equal_the_plain_path(shape, tokens, batch, dtype, bias):
+def test_compiled_attention_equals_the_plain_path(shape, tokens, batch, dtype, bias):
+    assert not AttentionShape.parse(shape).merges(tokens)
     given = {"dtype": dtype, "bias": bias, "tokens": tokens, "batch": batch}
     assert_same(output_and_gradients(shape, "generated", **given), output_and_gradients(shape, "plain", **given), dtype)
 
 
 @needs_compiler
-def test_groups_of_heads_change_nothing(monkeypatch):
-    whole = output_and_gradients("w8-h7-r1", "generated", torch.float64)
-    monkeypatch.setattr(small_rank, "GROUP_BYTES", 1000)
-    assert len(list(_Sizes(7, 1, 1, 5, 6, 1.0).groups())) == 4
-    assert_same(output_and_gradients("w8-h7-r1", "generated", torch.float64), whole, torch.float64)
-
-
-@pytest.mark.parametrize("shape", ["w8-h3-r8", "w8-h2-r16-v4", "w4-h1-r4"])
+@pytest.mark.parametrize("shape", ["w16-h9-r16", "w16-h8-r32-v8", "w32-h8-r32"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_merged_matrices_equal_the_plain_path(shape, bias):
-    assert AttentionShape.parse(shape).merges(30, 5)
+    assert dict(attention_size(AttentionShape.parse(shape), 5).macros)["MERGED"]
     for dtype in TOLERANCE:
         wanted = output_and_gradients(shape, "plain", dtype, bias)
-        assert_same(output_and_gradients(shape, "fast", dtype, bias), wanted, dtype)
+        assert_same(output_and_gradients(shape, "generated", dtype, bias), wanted, dtype)
 
 
-def test_matrices_merged_once_for_several_calls_give_the_same_gradients():
-    layer = Attention(AttentionShape.parse("w8-h3-r8"), input_bias=True, output_bias=True, dtype=torch.float64)
-    layer.lean = True
-    parts = torch.randn(3, 4, 5, 8, dtype=torch.float64)
+@needs_compiler
+@pytest.mark.parametrize("shape", ["w16-h8-r16", "w16-h3-r2"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_made_once_for_several_calls_have_the_same_gradients(shape, frozen):
+    layer = Attention(AttentionShape.parse(shape), input_bias=True, path="generated", dtype=torch.float64)
+    mlp = MLP(16, 256, preset("encoder"), dtype=torch.float64)
+    mlp.path = "generated"
+    layer.output.weight.requires_grad_(not frozen)
+    both = torch.nn.Sequential(layer, mlp)
+    parts = torch.randn(3, 4, 5, 16, dtype=torch.float64)
     found = []
     for held in (False, True):
-        layer.zero_grad()
-        if held:
-            layer.held.hold()
+        both.zero_grad()
+        for module in both if held else ():
+            module.held.hold()
         for part in parts:
-            layer(part).square().sum().backward()
-        layer.held.release()
-        found.append([parameter.grad.clone() for parameter in layer.parameters()])
+            both(part).square().sum().backward()
+        for module in both:
+            module.held.release()
+        found.append([p.grad.clone() for p in both.parameters() if p.requires_grad])
     assert_same(*found, torch.float64)
 
 
-def test_matrices_are_merged_only_where_that_is_less_time():
-    """By hand, for one head of full rank: 1.2 (4nw² + 2nNw) against 2nw² + 2nNw + 2w³."""
-    full = AttentionShape.parse("w8-h1")
-    assert not full.merges(5, 4)
-    assert full.merges(6, 4)
-    assert not AttentionShape.parse("w8-h2").merges(10**6, 4)
-    assert AttentionShape.parse("w64-h2").merges(512, 16)
+def test_merged_matrices_are_fewer_operations():
+    """By hand, for width 8 and context 4: 2·8·(8 + 4) = 192 against 20 for each rank of a query and of a value."""
+    assert not AttentionShape.parse("w8-h1-r4-v5").merges(4)
+    assert AttentionShape.parse("w8-h1-r5").merges(4)
+    assert AttentionShape.parse("w64-h1").merges(10**6)
+
+
+@given(
+    width=st.integers(1, 40),
+    heads=st.integers(1, 40),
+    ranks=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    tokens=st.integers(1, 700),
+)
+def test_a_kernel_is_for_whole_samples_whole_vectors_and_whole_groups(width, heads, ranks, tokens):
+    shape = AttentionShape(width=16 * width, heads=heads, qk_rank=ranks[0], v_rank=ranks[1])
+    size = attention_size(shape, tokens)
+    if size is None:
+        return
+    macros = dict(size.macros)
+    assert macros["UNIT"] % tokens == macros["UNIT"] % 16 == heads % macros["GROUP"] == 0
+    assert macros["UNIT"] <= MOST_COLUMNS
+    assert macros["GROUP"] == 1 or macros["GROUP"] * max(macros["R"], macros["V"]) <= 64
 
 
 @needs_compiler
 @pytest.mark.parametrize("size", [1e4, 1e18, float("nan")])
 def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
-    layer = Attention(AttentionShape.parse("w1-h1-r1"), path="generated")
-    x = torch.tensor([-1.0, 0.5, 1.0]).repeat(2, 1)[..., None] * size
+    layer = Attention(AttentionShape.parse("w16-h1-r1"), path="generated")
+    x = (torch.tensor([-1.0, 0.5, 1.0])[:, None] * torch.ones(16)).repeat(2, 1, 1) * size
     x.requires_grad_()
     output = layer(x)
     output.sum().backward()
@@ -111,68 +130,75 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 @needs_compiler
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    sizes = [(3, 1, 1), (3, 1, 2)]
-    assert small_rank.missing([*sizes, *sizes]) == sizes
-    small_rank.prepare(sizes)
-    assert small_rank.missing(sizes) == []
+    sizes = [Size("tiled_norm", (("W", 16),)), Size("tiled_norm", (("W", 32),))]
+    assert compiled.missing([*sizes, *sizes]) == sizes
+    compiled.prepare(sizes)
+    assert compiled.missing(sizes) == []
     assert [path.suffix for path in (tmp_path / "headwise" / "kernels").iterdir()] == [".so", ".so"]
-    monkeypatch.setattr(small_rank, "_compile", lambda *given: pytest.fail("compiled again"))
-    small_rank._kernel.__wrapped__(*sizes[0], torch.float32)
+    monkeypatch.setattr(compiled, "_compile", lambda *given: pytest.fail("compiled again"))
+    compiled.library.__wrapped__(sizes[0])
 
 
 def test_without_a_compiler_the_others_serve(monkeypatch):
-    monkeypatch.setattr(small_rank, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr(compiled, "COMPILERS", ("no-such-compiler",))
     assert not works.__wrapped__()
 
 
 @needs_compiler
 def test_a_kernel_that_kills_its_process_kills_only_a_child(monkeypatch):
-    monkeypatch.setattr(small_rank, "_TRY", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(tiled, "_TRY", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert not works.__wrapped__()
 
 
 @needs_compiler
 def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
     """Masks, for one; without gradients they serve too."""
-    layer = Attention(AttentionShape.parse("w8-h4-r2"), path="generated")
-    plain = Attention(AttentionShape.parse("w8-h4-r2"), path="plain")
+    layer = Attention(AttentionShape.parse("w16-h4-r2"), path="generated")
+    plain = Attention(AttentionShape.parse("w16-h4-r2"), path="plain")
     plain.load_state_dict(layer.state_dict())
-    x, padding = torch.randn(2, 5, 8), torch.tensor([[True] * 3 + [False] * 2] * 2)
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[True] * 3 + [False] * 2] * 2)
     torch.testing.assert_close(layer(x, padding=padding), plain(x, padding=padding))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), plain(x))
 
 
-def test_groups_of_heads_fit_and_are_all_of_them():
-    for heads in (1, 12, 64, 4096, 4097):
-        sizes = _Sizes(heads, 2, 3, 16, 32, 1.0)
-        groups = [group.heads for group in sizes.groups()]
-        assert [i for group in groups for i in range(group.start, group.stop)] == list(range(heads))
-        assert max(group.stop - group.start for group in groups) * 2 * 5 * 16 * 32 * 4 <= GROUP_BYTES
-
-
-def test_the_lean_mlp_equals_the_plain_one():
-    mlp = MLP(6, 24, preset("encoder"), dtype=torch.float64)
-    torch.nn.init.normal_(mlp.input.bias)
-    x = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
+@needs_compiler
+@pytest.mark.parametrize(("width", "hidden", "tokens", "bias"), [(16, 256, 5, "all"), (48, 288, 301, "none")])
+def test_the_compiled_mlp_equals_the_plain_one(width, hidden, tokens, bias):
+    mlp = MLP(width, hidden, preset("encoder", bias=bias), dtype=torch.float64)
+    for parameter in mlp.parameters():
+        torch.nn.init.normal_(parameter, std=width**-0.5)
+    x = torch.randn(tokens, width, dtype=torch.float64, requires_grad=True)
     found = {}
-    for mlp.lean in (False, True):
+    for mlp.path in ("fast", "generated"):
         output = mlp(x)
-        found[mlp.lean] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
-    assert_same(found[True], found[False], torch.float64)
-    given = (x, *mlp._first(), mlp.output.weight, mlp.output.bias)
-    assert torch.autograd.gradcheck(ReluMLP.apply, tuple(tensor.detach().requires_grad_() for tensor in given))
+        found[mlp.path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
+    assert_same(found["generated"], found["fast"], torch.float64)
 
 
-def test_the_lean_norm_equals_the_plain_one():
+@needs_compiler
+def test_the_compiled_mlp_has_the_derivatives_of_what_it_computes():
+    mlp = MLP(16, 256, preset("encoder"), dtype=torch.float64)
+    size, (first, b1, second, b2, _, _) = mlp_size(16, 256, torch.float64), mlp._panels()
+
+    def forward(x, b1, b2):
+        return TiledMLP.apply(x, first.detach(), b1, second.detach(), b2, *mlp._panels()[4:], size, None)
+
+    x = torch.randn(3, 16, dtype=torch.float64)
+    assert torch.autograd.gradcheck(forward, [tensor.detach().requires_grad_() for tensor in (x, b1, b2)])
+
+
+@needs_compiler
+def test_the_compiled_norm_equals_the_plain_one():
     """Also for a token of no length, and for one shorter than eps."""
     torch.manual_seed(0)
-    x = torch.randn(4, 6, dtype=torch.float64) * torch.tensor([[1.0], [1e-4], [0.0], [1e3]], dtype=torch.float64)
+    x = torch.randn(4, 16, dtype=torch.float64) * torch.tensor([[1.0], [1e-4], [0.0], [1e3]], dtype=torch.float64)
     x.requires_grad_()
     scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    target = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    target = torch.linspace(-1, 1, 16, dtype=torch.float64)
+    ours = TiledNorm.apply(x, scale, 0.01, norm_size(16, torch.float64))
     found = []
-    for output in (UnitLength.apply(x, scale, 0.01), torch.nn.functional.normalize(x, dim=-1, eps=0.01) * scale):
+    for output in (ours, torch.nn.functional.normalize(x, dim=-1, eps=0.01) * scale):
         found.append((output, *torch.autograd.grad((output - target).square().sum(), [x, scale])))
     assert_same(*found, torch.float64)
 
@@ -180,7 +206,7 @@ def test_the_lean_norm_equals_the_plain_one():
 # ---- whole models --------------------------------------------------------------------------------------------------
 
 
-def trained(path, shape="w16-h16-m32", activation="relu", seed=0, steps=500):
+def trained(path, shape="w16-h16-m256", activation="relu", seed=0, steps=500):
     options = preset("encoder", activation=activation)
     recipe = Recipe(batch=64, learning_rate=0.01, warm_up=0.1)
     task = {"name": "nearest-neighbor", "dim": 16, "points": 8}
@@ -201,7 +227,7 @@ def loss_and_gradients(run, dtype):
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", ["w16-h16-m32", "w16-l3-h4-r4-m32", "w16-l2-h2-r16-m32"])
+@pytest.mark.parametrize("shape", ["w16-h16-m256", "w16-l3-h4-r4-m256", "w16-l2-h8-r16-m256"])
 @pytest.mark.parametrize(("activation", "dtype"), [("relu", torch.float64), ("gelu", torch.float32)])
 def test_whole_models_have_the_plain_ones_loss_and_gradients(shape, activation, dtype):
     """In float32 with a smooth activation: one ReLU whose sign is flipped by rounding moves a gradient by percents.
@@ -217,7 +243,7 @@ def test_whole_models_have_the_plain_ones_loss_and_gradients(shape, activation, 
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", ["w16-h16-m32", "w16-h2-r16-m32"])
+@pytest.mark.parametrize("shape", ["w16-h16-m256", "w16-h8-r16-m256"])
 def test_training_ends_where_the_plain_path_does_within_the_noise_of_seeds(shape):
     plain = [train(trained("plain", shape, seed=seed)).metrics["error"] for seed in range(3)]
     ours = train(trained("generated", shape)).metrics["error"]
@@ -230,7 +256,6 @@ def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(shape):
     kept = {}
     for path in ("generated", "plain"):
         layer = Attention(AttentionShape.parse(shape), path=path)
-        layer.lean = path != "plain"
         sizes = {}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda tensor, sizes=sizes: sizes.update({tensor.data_ptr(): tensor.nbytes}) or tensor,
@@ -245,7 +270,7 @@ def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(shape):
 
 
 def run_of(**changes):
-    given = {"task": {"name": "nearest-neighbor", "dim": 64, "points": 16}, "shape": "w64-h64-m64", "steps": 10_000}
+    given = {"task": {"name": "nearest-neighbor", "dim": 64, "points": 16}, "shape": "w64-h64-m256", "steps": 10_000}
     return Run(**given | {"options": preset("encoder"), "recipe": Recipe(batch=256)} | changes)
 
 
@@ -253,11 +278,12 @@ def run_of(**changes):
     ("changes", "path"),
     [
         ({}, "generated"),
+        ({"shape": "w64-h1-m256"}, "generated"),
+        ({"options": preset("encoder", hardmax=True)}, "generated"),  # for the MLP
         ({"steps": 10}, "fast"),
-        ({"shape": "w64-h1-m64"}, "fast"),
-        ({"shape": "w64-h64-g8-m64"}, "fast"),
-        ({"options": preset("encoder", logit_scale=True)}, "fast"),
-        ({"options": preset("encoder", hardmax=True)}, "fast"),
+        ({"shape": "w64-h64-g8-m0", "options": preset("encoder", norm="layer")}, "fast"),
+        ({"options": preset("encoder", logit_scale=True, activation="gelu", norm="layer")}, "fast"),
+        ({"shape": "w60-h1-m256"}, "fast"),
     ],
 )
 def test_kernels_are_generated_where_that_pays(changes, path, monkeypatch):
