@@ -132,15 +132,26 @@ static APART void attend(const REAL* q, const REAL* k, const REAL* v, REAL* o, R
     }
 }
 
-// Of two rows, every second STEP columns of the one and of the other, from the first and from the second such columns
-template <int STEP> static inline void exchange(vec& a, vec& b) {
+// Lanes of two vectors, the second's counted on from the first's
+template <int... LANE> static inline vec picked(vec a, vec b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
     typedef std::conditional_t<sizeof(REAL) == 4, int32_t, int64_t> integer;
     typedef integer integers __attribute__((vector_size(BYTES)));
-    integers upper;
-    UNROLL for (int i = 0; i < LANES; i++) upper[i] = i & STEP ? LANES + i - STEP : i;
-    const vec first = __builtin_shuffle(a, b, upper);
-    b = __builtin_shuffle(a, b, upper + STEP);
+    return __builtin_shuffle(a, b, integers{LANE...});
+#endif
+}
+
+// Of two rows, every second STEP columns of the one and of the other, from the first and from the second such columns
+template <int STEP, int... I> static inline void exchange(vec& a, vec& b, std::integer_sequence<int, I...>) {
+    const vec first = picked<(I & STEP ? LANES + I - STEP : I)...>(a, b);
+    b = picked<(I & STEP ? LANES + I : I + STEP)...>(a, b);
     a = first;
+}
+
+template <int STEP> static inline void exchange(vec& a, vec& b) {
+    exchange<STEP>(a, b, std::make_integer_sequence<int, LANES>());
 }
 
 // m = mᵀ: halves are exchanged, then quarters, and so on
