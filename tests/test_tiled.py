@@ -158,6 +158,7 @@ def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
     plain.load_state_dict(layer.state_dict())
     x, padding = torch.randn(2, 5, 16), torch.tensor([[True] * 3 + [False] * 2] * 2)
     torch.testing.assert_close(layer(x, padding=padding), plain(x, padding=padding))
+    assert layer(x[:0]).shape == (0, 5, 16)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), plain(x))
 

@@ -328,7 +328,7 @@ class Attention(nn.Module):
 
     def _kernel(self, x: Tensor) -> Size | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        if self.path != "generated" or x.device.type != "cpu" or x.dtype != self.input.weight.dtype or x.ndim != 3:
+        if self.path != "generated" or x.device.type != "cpu" or x.dtype != self.input.weight.dtype or not x.numel():
             return None
         size = attention_size(self.shape, x.shape[1], x.dtype)
         return size if size and works() else None

@@ -74,7 +74,7 @@ class Execution(Spec):
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of products")
     threads: int = Field(default=1, gt=0, description="of one process")
     compiled: bool = Field(default=False, description="through torch.compile")
-    path: Literal["fast", "plain", "generated"] = Field(default="fast", description="of attention")
+    path: Literal["fast", "plain", "generated"] = Field(default="fast", description="of the layers")
 
 
 class Run(Spec):

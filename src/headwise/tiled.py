@@ -33,7 +33,7 @@ VECTOR = 16  # numbers; on some processors a vector holds fewer, but never more
 PANEL = 32  # hidden units that stand together
 GROUP_ROWS = 64  # of queries at a time, if a head has not more
 UNIT_COLUMNS, MOST_COLUMNS = 128, 640  # tokens at a time: about so many, and at most
-LARGEST_WIDTH, LEAST_HIDDEN = 128, 256  # beyond these torch's products are as fast
+LARGEST_WIDTH, LEAST_HIDDEN = 128, 256  # outside these torch's products are as fast
 FEWEST_MERGED = 8  # heads: for fewer, what is saved is less than merging takes
 
 
