@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.attention import Attention, KVCache
-from headwise.kernels import fast_attention, pad_ranks, plain_attention, rotate
+from headwise.kernels import angles, fast_attention, pad_ranks, plain_attention, turn
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 from strategies import attention_shapes
@@ -223,7 +223,7 @@ def test_rotation_turns_pairs_and_keeps_lengths(rank, turned):
 
 def test_rotation_by_hand():
     """One pair at position 1 with base 1 turns by one radian."""
-    turned = rotate(torch.tensor([[[[1.0, 0.0]]]], dtype=DOUBLE), torch.tensor([1]), 2, 1.0)
+    turned = turn(torch.tensor([[[[1.0, 0.0]]]], dtype=DOUBLE), *angles(torch.tensor([1]), 2, 1.0, DOUBLE))
     torch.testing.assert_close(turned.flatten(), torch.tensor([math.cos(1), math.sin(1)], dtype=DOUBLE))
 
 

@@ -21,7 +21,7 @@ from headwise.checkpoints import open_checkpoint, readers
 from headwise.checkpoints.files import SHARD_BYTES, open_weights, write_weights
 from headwise.checkpoints.heads import Heads
 from headwise.checkpoints.rotary import rope_frequencies, settings
-from headwise.kernels import plain_attention, rotate
+from headwise.kernels import angles, plain_attention, turn
 from headwise.models import build
 from headwise.multihead import MultiheadAttention
 from headwise.options import preset
@@ -113,8 +113,8 @@ def test_nanochat_as_it_saves_itself(tmp_path):
     assert str(reader.shape_of([heads.shape] * 2)) == "w32-h4-g2-L2"
 
     x = torch.randn(TOKENS, WIDTH, dtype=torch.float64)
-    angles = torch.arange(TOKENS)[:, None] * 10_000.0 ** (-torch.arange(0, RANK, 2, dtype=torch.float64) / RANK)
-    cos, sin = angles.cos(), angles.sin()
+    angle = torch.arange(TOKENS)[:, None] * 10_000.0 ** (-torch.arange(0, RANK, 2, dtype=torch.float64) / RANK)
+    cos, sin = angle.cos(), angle.sin()
 
     def theirs(name: str) -> Tensor:
         y = (x @ tensors[f"transformer.h.1.attn.{name}.weight"].mT).unflatten(-1, (-1, RANK)).transpose(0, 1)
@@ -122,7 +122,7 @@ def test_nanochat_as_it_saves_itself(tmp_path):
         return F.rms_norm(torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1), (RANK,))
 
     def ours(weight: Tensor) -> Tensor:
-        y = rotate((x @ weight.mT)[None], torch.arange(TOKENS), RANK, 10_000.0)[0]
+        y = turn((x @ weight.mT)[None], *angles(torch.arange(TOKENS), RANK, 10_000.0, x.dtype))[0]
         return F.rms_norm(y, (RANK,))
 
     expected = theirs("c_q") @ theirs("c_k").repeat_interleave(2, 0).mT

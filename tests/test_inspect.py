@@ -16,7 +16,7 @@ from headwise import cli_checkpoints
 from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.heads import Heads
 from headwise.inspection import Head, Inspection, Layer, inspect, measure, overlaps, random_rank, rank_over_distances
-from headwise.kernels import rotate
+from headwise.kernels import angles, turn
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.truncation import (
@@ -136,7 +136,7 @@ def test_rotary_ranks_at_every_distance(rotated):
     ranks = []
     for distance in (0, *(2**power for power in range(11))):
         query, key = (
-            rotate(rows.mT[None], torch.full((WIDTH,), place), rotated, base)[0].mT
+            turn(rows.mT[None], *angles(torch.full((WIDTH,), place), rotated, base, rows.dtype))[0].mT
             for rows, place in ((heads.query, distance), (heads.key, 0))
         )
         values = np.linalg.svd((query.mT @ key).numpy(), compute_uv=False)[:, :RANK]

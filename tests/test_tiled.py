@@ -145,6 +145,13 @@ def test_without_a_compiler_the_others_serve(monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_whether_kernels_work_can_be_asked_without_gradients(mode):
+    with mode():
+        assert works.__wrapped__()
+
+
+@needs_compiler
 def test_a_kernel_that_kills_its_process_kills_only_a_child(monkeypatch):
     monkeypatch.setattr(tiled, "_TRY", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert not works.__wrapped__()
@@ -159,6 +166,10 @@ def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
     x, padding = torch.randn(2, 5, 16), torch.tensor([[True] * 3 + [False] * 2] * 2)
     torch.testing.assert_close(layer(x, padding=padding), plain(x, padding=padding))
     assert layer(x[:0]).shape == (0, 5, 16)
+    with torch.autocast("cpu", torch.float16):
+        assert layer._kernel(x) is None
+    with pytest.raises(RuntimeError, match="shapes"):
+        layer(torch.randn(2, 5, 12))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), plain(x))
 
@@ -175,6 +186,30 @@ def test_the_compiled_mlp_equals_the_plain_one(width, hidden, tokens, bias):
         output = mlp(x)
         found[mlp.path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
     assert_same(found["generated"], found["fast"], torch.float64)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [16, 48, 64])
+def test_the_compiled_mlp_equals_the_plain_one_in_float32(width):
+    """With biases that keep every unit far from 0, on either side of it."""
+    mlp = MLP(width, 256, preset("encoder"))
+    torch.nn.init.normal_(mlp.output.bias)
+    with torch.no_grad():
+        mlp.input.bias.copy_(torch.tensor([8.0, -8.0]).repeat(128))
+    x = torch.randn(150, width, requires_grad=True)
+    found = {}
+    for mlp.path in ("fast", "generated"):
+        output = mlp(x)
+        found[mlp.path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
+    assert_same(found["generated"], found["fast"], torch.float32)
+
+
+@needs_compiler
+def test_the_compiled_mlp_keeps_what_is_not_a_number():
+    mlp = MLP(16, 256, preset("encoder"))
+    mlp.path = "generated"
+    torch.nn.init.constant_(mlp.input.bias, float("nan"))
+    assert mlp(torch.randn(3, 16)).isnan().all()
 
 
 @needs_compiler
@@ -209,7 +244,7 @@ def test_the_compiled_norm_equals_the_plain_one():
 
 def trained(path, shape="w16-h16-m256", activation="relu", seed=0, steps=500):
     options = preset("encoder", activation=activation)
-    recipe = Recipe(batch=64, learning_rate=0.01, warm_up=0.1)
+    recipe = Recipe(batch=32, learning_rate=0.01, warm_up=0.1)
     task = {"name": "nearest-neighbor", "dim": 16, "points": 8}
     given = {"task": task, "shape": shape, "options": options, "recipe": recipe, "execution": Execution(path=path)}
     return Run(**given, steps=steps, seed=seed, evaluations=1)
@@ -290,6 +325,11 @@ def run_of(**changes):
 def test_kernels_are_generated_where_that_pays(changes, path, monkeypatch):
     monkeypatch.setattr(conduct, "_generated_wins", lambda: True)
     assert conduct.fitted([run_of(**changes)], Execution())[0].execution.path == path
+
+
+def test_a_path_that_was_asked_for_stays(monkeypatch):
+    monkeypatch.setattr(conduct, "_generated_wins", lambda: True)
+    assert conduct.fitted([run_of()], Execution(path="plain"))[0].execution.path == "plain"
 
 
 def test_kernels_that_lose_the_race_are_not_used(monkeypatch):

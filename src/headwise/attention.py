@@ -28,7 +28,7 @@ from headwise.compiled import Size
 from headwise.kernels import angles, fast_attention, plain_attention, turn
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
-from headwise.tiled import Held, TiledAttention, attention_size, merge, works
+from headwise.tiled import Held, TiledAttention, attention_size, merge, served
 
 Path = Literal["fast", "plain", "generated"]
 Angles = tuple[Tensor, Tensor] | None
@@ -172,8 +172,8 @@ class Attention(nn.Module):
             size = self._kernel(x)
             if size is not None:
                 scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-                made = self.held.get(self._merged if dict(size.macros)["MERGED"] else self._factored)
-                return TiledAttention.apply(x, *made, size, self.shape.heads, scale, self.held.sums)
+                made, sums = self.held.get(self._merged if dict(size.macros)["MERGED"] else self._factored)
+                return TiledAttention.apply(x, *made, size, self.shape.heads, scale, sums)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
         angles = self._angles(x, positions, start)
@@ -321,22 +321,21 @@ class Attention(nn.Module):
 
     @property
     def _bare(self) -> bool:
-        """Whether attention is softmax(x·M_h·xᵀ)·x·P_h and nothing else, as far as the layer itself can say."""
-        ruled = self.causal or self.window is not None or self.hardmax or self.path == "plain"
+        """Whether attention is a softmax of products and nothing else, as far as the layer's options say."""
+        ruled = self.causal or self.window is not None or self.hardmax
         between = self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
         return self.fused and not (ruled or between or (self.dropout and self.training))
 
     def _kernel(self, x: Tensor) -> Size | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        if self.path != "generated" or x.device.type != "cpu" or x.dtype != self.input.weight.dtype or not x.numel():
+        if self.path != "generated" or x.dim() != 3 or not served(x, self.input.weight, self.shape.width):
             return None
-        size = attention_size(self.shape, x.shape[1], x.dtype)
-        return size if size and works() else None
+        return attention_size(self.shape, x.shape[1], x.dtype)
 
     def _factored(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         output, bias = self._scaled(self.output.weight.mT).contiguous(), self.output.bias
         constant = self.output.weight.new_zeros(self.shape.width) if bias is None else self._scaled(bias)
-        return self.input.weight, self._input_bias(), output, constant
+        return self.input.weight.contiguous(), self._input_bias(), output, constant
 
     def _merged(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         parts = self._input_bias().split(self.sections)

@@ -1,8 +1,8 @@
 """C++ that is compiled on the machine it runs on, for one size, and kept in the machine's cache.
 
-A size is a source and what its macros are: `Size("tiled_mlp", W=64)`. Compiling takes a second or two, once for a
-machine, and needs g++ or clang++. A processor may advertise instructions that it cannot run, so nothing compiled is
-trusted before a child process has run it (`tried`).
+A size is a source and what its macros are: `Size("tiled_mlp", (("W", 64),))`. Compiling takes a second or two, once for
+a machine, and needs g++ or clang++. A processor may advertise instructions that it cannot run, so before anything else
+a child process runs one of them (`tried`).
 """
 
 import ctypes
@@ -92,8 +92,18 @@ def _command(size: Size) -> list[str]:
 def _place(command: list[str]) -> Path:
     """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
     sources = [Path(command[-1]).read_text(), (FOLDER / "tiles.h").read_text()]
-    name = hashlib.sha256("\0".join([*command[:-1], processor(), *sources]).encode()).hexdigest()[:24]
+    name = hashlib.sha256("\0".join([*command[:-1], processor(), _instructions(), *sources]).encode()).hexdigest()[:24]
     return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
+
+
+@cache
+def _instructions() -> str:
+    """Which ones the processor says it has: its name alone may be that of several kinds."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 def _compile(command: list[str]) -> None:

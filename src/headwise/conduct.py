@@ -72,7 +72,8 @@ def fitted(
     """
     held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
-    pays = [work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
+    asked = execution.path != "fast"
+    pays = [not asked and work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
     if any(pays) and _generated_wins():
         generated = execution.replace(path="generated")
         planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]

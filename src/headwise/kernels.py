@@ -78,13 +78,8 @@ def pad_ranks(heads: Tensor, multiple: int = 8) -> Tensor:
     return F.pad(heads, (0, -heads.shape[-1] % multiple))
 
 
-def rotate(heads: Tensor, positions: Tensor, rotated: int, base: float) -> Tensor:
-    """Turn pair (i, i + rotated/2) of (B, H, T, R) by position · base^(-2i/rotated); positions are (T,) or (B, T)."""
-    return turn(heads, *angles(positions, rotated, base, heads.dtype))
-
-
 def angles(positions: Tensor, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of what `rotate` turns by, (T, rotated/2) or (B, 1, T, rotated/2)."""
+    """Cosines and sines of position · base^(-2i/rotated) for `turn`: of (T,) or (B, T), (T, P/2) or (B, 1, T, P/2)."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     powers = torch.arange(0, rotated, 2, device=positions.device, dtype=exact) / rotated
     angle = positions.to(exact)[..., None] * base**-powers

@@ -19,7 +19,7 @@ from headwise.options import FACTS, ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import Spec, SpecError
 
-NUMERICS = 2  # raised when the same spec would give other numbers than before, or a default gets another value
+NUMERICS = 2  # raised when the same spec would give other numbers (but for rounding), or a default gets another value
 Status = Literal["done", "diverged", "failed"]
 ProbeName = Literal[
     "qk-rank",

@@ -202,7 +202,7 @@ class TiledMLP(torch.autograd.Function):
         sums = _into(ctx.sums, first, b1, second, b2)
         by_first, by_b1, by_second, by_b2 = sums
         outer, by_x = gradient.contiguous(), torch.zeros_like(x)
-        by_b2 += outer.flatten(0, -2).sum(0)
+        by_b2 += outer.reshape(-1, outer.shape[-1]).sum(0)
         given = x, outer, hidden, w1, second, by_x, by_first, by_b1, by_second
         call(library(ctx.size).backward, given, x.shape[:-1].numel(), len(first))
         return by_x, *(sums if ctx.sums is None else [None] * 4), None, None, None, None
@@ -245,24 +245,23 @@ class Held:
     """What is made of weights once for several calls: from `hold` to `release`, which hands derivatives on to them."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[Tensor, Tensor]] | None = None  # what was made, and a leaf of the same values
+        self.pairs: dict[str, list[tuple[Tensor, Tensor]]] | None = None  # what was made, and a leaf of the same values
 
     def hold(self) -> None:
-        self.pairs = []
+        self.pairs = {}
 
-    def get(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        if self.pairs is None:
-            return make()
-        self.pairs = self.pairs or [(made, _leaf(made)) for made in make()]
-        return tuple(leaf for _, leaf in self.pairs)
-
-    @property
-    def sums(self) -> list[Tensor | None] | None:
-        """Where derivatives of what is held are summed; None if nothing is held."""
-        return [leaf.grad for _, leaf in self.pairs] if self.pairs else None
+    def get(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], list[Tensor | None] | None]:
+        """What `make` makes, and where its derivatives are to be summed: None if nothing is held."""
+        if self.pairs is None or not torch.is_grad_enabled():
+            return make(), None
+        if make.__name__ not in self.pairs:
+            self.pairs[make.__name__] = [(made, _leaf(made)) for made in make()]
+        leaves = tuple(leaf for _, leaf in self.pairs[make.__name__])
+        return leaves, [leaf.grad for leaf in leaves]
 
     def release(self) -> None:
-        used = [(made, leaf.grad) for made, leaf in self.pairs or [] if leaf.grad is not None]
+        pairs = [pair for some in (self.pairs or {}).values() for pair in some]
+        used = [(made, leaf.grad) for made, leaf in pairs if leaf.grad is not None]
         self.pairs = None
         if used:
             torch.autograd.backward([made for made, _ in used], [gradient for _, gradient in used])
@@ -291,13 +290,23 @@ library.backward(*[room] * 18, *numbers)
 """
 
 
+def served(x: Tensor, weight: Tensor, width: int) -> bool:
+    """Whether kernels can take such tokens to such weights: on a processor, of one type, not lowered by autocast."""
+    alike = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype and x.shape[-1] == width
+    return alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu") and works()
+
+
 @cache
+@torch.inference_mode(False)
+@torch.enable_grad()
 def works() -> bool:
     """Whether kernels can be compiled here, run, and give the right numbers."""
     size = attention_size(AttentionShape(width=16, heads=2, qk_rank=1, v_rank=1), 16)
     assert size
-    x, weight = torch.linspace(-1, 1, 512).view(2, 16, 16).requires_grad_(), torch.linspace(-1, 1, 96).view(6, 16)
-    output, nothing = torch.linspace(-1, 1, 32).view(2, 16), torch.zeros(22)
+    x, weight, output = (
+        torch.linspace(-1, 1, n, dtype=torch.float32, device="cpu").view(-1, 16) for n in (512, 96, 32)
+    )
+    x, nothing = x.view(2, 16, 16).requires_grad_(), torch.zeros_like(x[0])
     try:
         tried(size, _TRY)
         found = TiledAttention.apply(x, weight, nothing[:6], output, nothing[:16], size, 2, 1.0, None)

@@ -21,9 +21,9 @@ struct Made {
     REAL q[QK * UNIT], k[MERGED ? 0 : QK * UNIT], v[MERGED ? 0 : VO * UNIT];
 };
 
-// The last numbers are only read, for lanes that no query stands in.
+// by_o is read a vector beyond its end, for lanes that no query stands in: so it is not the last.
 static thread_local struct Room {
-    alignas(64) REAL o[VO * UNIT], by_o[VO * UNIT], by_q[QK * UNIT], by_k[QK * UNIT], by_v[VO * UNIT], end[LANES];
+    alignas(64) REAL o[VO * UNIT], by_o[VO * UNIT], by_q[QK * UNIT], by_k[QK * UNIT], by_v[VO * UNIT];
 } room;
 
 // 2 to the x, for x not above 0 but by rounding.

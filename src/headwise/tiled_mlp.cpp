@@ -56,7 +56,7 @@ extern "C" void forward(const REAL* x, const REAL* w1_panels, const REAL* b1, co
         for (long p = first; p < first + some; p++) {
             REAL* to = hidden + p * tokens * PANEL;
             to_units(x, w1_panels + p * W * PANEL, tokens, [&](int c) { return at(b1 + p * PANEL + c); },
-                     [&](long i, int c, vec s) { at(to + i * PANEL + c) = s > 0 ? s : vec{}; });
+                     [&](long i, int c, vec s) { at(to + i * PANEL + c) = s < 0 ? vec{} : s; });  // NaN stays NaN
         }
         to_tokens(result, first ? nullptr : b2, hidden + first * tokens * PANEL, tokens * PANEL, w2t + first * PANEL * W,
                   some, tokens);
@@ -73,7 +73,7 @@ extern "C" void backward(const REAL* x, const REAL* outer, const REAL* hidden, c
                 const REAL* seen = hidden + (p * tokens + t) * PANEL;
                 to_units(outer + t * W, w2_panels + p * W * PANEL, count, [](int) { return vec{}; },
                          [&](long i, int c, vec s) {
-                             s = at(seen + i * PANEL + c) > 0 ? s : vec{};
+                             s = at(seen + i * PANEL + c) <= 0 ? vec{} : s;
                              at(to + i * PANEL + c) = s;
                              at(by_b1 + p * PANEL + c) += s;
                          });

@@ -1,4 +1,5 @@
-// Products of small matrices in registers, for tiled_attention.cpp and tiled_mlp.cpp; tiled.py says why.
+// Products of small matrices in registers, for tiled_attention.cpp and tiled_mlp.cpp (tiled_norm.cpp uses only
+// its vectors); tiled.py says why.
 //
 // A tile is some rows and one or two vectors of columns of a product. Each step of its sum loads the vectors of the right
 // factor's row and multiplies them by one number of the left factor for each row, from wherever that stands: DOWN is how

@@ -10,7 +10,7 @@ from headwise.attention import Attention, KVCache, Path
 from headwise.compiled import Size
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
-from headwise.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, works
+from headwise.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
 
 ACTIVATIONS = {
     "relu": F.relu,
@@ -34,11 +34,10 @@ class UnitNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones((), **factory))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.path == "generated" and x.device.type == "cpu" and x.dtype == self.scale.dtype:
-            size = norm_size(x.shape[-1], x.dtype)
-            if size and works():
-                output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
-                return output
+        size = norm_size(x.shape[-1], x.dtype) if self.path == "generated" else None
+        if size is not None and served(x, self.scale, x.shape[-1]):
+            output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
+            return output
         return F.normalize(x, dim=-1, eps=self.eps) * self.scale
 
 
@@ -89,7 +88,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size = self._kernel(x)
         if size is not None:
-            output: Tensor = TiledMLP.apply(x, *self.held.get(self._panels), size, self.held.sums)
+            made, sums = self.held.get(self._panels)
+            output: Tensor = TiledMLP.apply(x, *made, size, sums)
             return output
         hidden = self.input(x)
         activate = ACTIVATIONS[self.activation]
@@ -100,17 +100,15 @@ class MLP(nn.Module):
 
     def _kernel(self, x: Tensor) -> Size | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        w1 = self.input.weight
-        if self.path != "generated" or self.activation != "relu" or self.gated or w1.device.type != "cpu":
-            return None
-        size = mlp_size(self.input.in_features, self.input.out_features, w1.dtype) if x.dtype == w1.dtype else None
-        return size if size and works() else None
+        width, hidden = self.input.in_features, self.input.out_features
+        known = self.path == "generated" and self.activation == "relu" and not self.gated
+        return mlp_size(width, hidden, x.dtype) if known and served(x, self.input.weight, width) else None
 
     def _panels(self) -> tuple[Tensor, ...]:
         w1, w2 = self.input.weight, self.output.weight
         b1 = w1.new_zeros(len(w1)) if self.input.bias is None else self.input.bias
         b2 = w2.new_zeros(len(w2)) if self.output.bias is None else self.output.bias
-        return panels(w1.mT), b1, panels(w2), b2, w1.detach(), w2.detach().mT.contiguous()
+        return panels(w1.mT), b1, panels(w2), b2, w1.detach().contiguous(), w2.detach().mT.contiguous()
 
 
 class Block(nn.Module):
