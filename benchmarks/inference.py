@@ -20,7 +20,7 @@ from headwise import Attention, AttentionShape
 from headwise.attention import KVCache
 from headwise.machine import keep_memory
 
-REPEATS = 21
+REPEATS = 81
 PREFILLS = [("w256-h4", 8, 128), ("w512-h8", 1, 512), ("w1024-h16-g4", 1, 512)]
 DECODES = [("w256-h4", 8, 512), ("w512-h8", 1, 1024), ("w1024-h16-g4", 1, 4096)]
 LATENTS = [("w512-h8-r48-v32-c128-p16", 1, 4096), ("w1024-h16-r96-v64-c256-p32", 1, 4096)]
