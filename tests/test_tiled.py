@@ -174,6 +174,12 @@ def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
         torch.testing.assert_close(layer(x), plain(x))
 
 
+def compiled_and_plain(mlp, x):
+    for mlp.path in ("generated", "fast"):
+        output = mlp(x)
+        yield output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
+
+
 @needs_compiler
 @pytest.mark.parametrize(("width", "hidden", "tokens", "bias"), [(16, 256, 5, "all"), (48, 288, 301, "none")])
 def test_the_compiled_mlp_equals_the_plain_one(width, hidden, tokens, bias):
@@ -181,11 +187,7 @@ def test_the_compiled_mlp_equals_the_plain_one(width, hidden, tokens, bias):
     for parameter in mlp.parameters():
         torch.nn.init.normal_(parameter, std=width**-0.5)
     x = torch.randn(tokens, width, dtype=torch.float64, requires_grad=True)
-    found = {}
-    for mlp.path in ("fast", "generated"):
-        output = mlp(x)
-        found[mlp.path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
-    assert_same(found["generated"], found["fast"], torch.float64)
+    assert_same(*compiled_and_plain(mlp, x), torch.float64)
 
 
 @needs_compiler
@@ -197,11 +199,7 @@ def test_the_compiled_mlp_equals_the_plain_one_in_float32(width):
     with torch.no_grad():
         mlp.input.bias.copy_(torch.tensor([8.0, -8.0]).repeat(128))
     x = torch.randn(150, width, requires_grad=True)
-    found = {}
-    for mlp.path in ("fast", "generated"):
-        output = mlp(x)
-        found[mlp.path] = output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
-    assert_same(found["generated"], found["fast"], torch.float32)
+    assert_same(*compiled_and_plain(mlp, x), torch.float32)
 
 
 @needs_compiler
