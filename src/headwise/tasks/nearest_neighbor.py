@@ -87,8 +87,8 @@ class NearestNeighbor(Task):
         draw = Draw(seed, stream, index, device)
         points = self._points(draw, batch)
         if self.queries == "self":
-            closeness = points @ points.mT  # symmetric; its columns are searched side by side, its rows one by one
-            return self._tokens(points), pick(points, closeness.argmin(-2))
+            closeness = points @ points.mT  # symmetric; by columns, and by min, a few times as fast as argmin
+            return self._tokens(points), pick(points, closeness.min(-2).indices)
         query = draw.sphere(batch, 1, self.dim)
         closeness = query @ points.mT
         if self.target == "oscillating":
