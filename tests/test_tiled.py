@@ -99,20 +99,24 @@ def test_merged_matrices_are_fewer_operations():
 
 
 @given(
-    width=st.integers(1, 40),
+    width=st.integers(1, 8),
     heads=st.integers(1, 40),
     ranks=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    tokens=st.integers(1, 700),
+    tokens=st.one_of(st.integers(1, 40), st.sampled_from([48, 64, 160, 640])),
 )
 def test_a_kernel_is_for_whole_samples_whole_vectors_and_whole_groups(width, heads, ranks, tokens):
     shape = AttentionShape(width=16 * width, heads=heads, qk_rank=ranks[0], v_rank=ranks[1])
-    size = attention_size(shape, tokens)
-    if size is None:
-        return
-    macros = dict(size.macros)
+    macros = dict(attention_size(shape, tokens).macros)
     assert macros["UNIT"] % tokens == macros["UNIT"] % 16 == heads % macros["GROUP"] == 0
     assert macros["UNIT"] <= MOST_COLUMNS
     assert macros["GROUP"] == 1 or macros["GROUP"] * max(macros["R"], macros["V"]) <= 64
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens"), [("w24-h1", 16), ("w144-h1", 16), ("w64-h4-g2", 16), ("w64-h4-c8", 16), ("w64-h4", 41)]
+)
+def test_there_is_no_kernel_for_other_sizes(shape, tokens):
+    assert attention_size(AttentionShape.parse(shape), tokens) is None
 
 
 @needs_compiler
