@@ -12,7 +12,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     speed against other libraries, into docs/performance.md (half an hour)"
+	@echo "make bench     speed against other libraries, into docs/reference/performance.md (half an hour)"
 
 demo: $(VENV)/core
 	$(BIN)/headwise demo
@@ -24,7 +24,7 @@ test-all: lint
 	$(BIN)/python -m pytest -m ""
 
 test-pages: $(VENV)/dev
-	$(BIN)/python -m pytest -n 0 -rs tests/pages
+	$(BIN)/python -m pytest -n 0 -rs tests/report/test_pages.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -85,10 +85,10 @@ def our_steps(cell, with_data, path=None):
     """What `train` does for one step."""
     import torch
 
-    from headwise.machine import use_one_core
-    from headwise.optim import FlatOptimizer
     from headwise.tasks import load
-    from headwise.train import _step, _Workers, build_model
+    from headwise.training.loop import _step, _Workers, build_model
+    from headwise.training.machine import use_one_core
+    from headwise.training.optim import FlatOptimizer
 
     use_one_core()
     run = our_run(cell)
@@ -119,9 +119,9 @@ class FixedData:
 
 
 def our_run(cell):
-    from headwise.conduct import fitted
-    from headwise.run import Execution
     from headwise.studies.rank_cliff import PRESETS, run_of
+    from headwise.sweep.resolve import fitted
+    from headwise.training.run import Execution
 
     heads, modules, layers = cell
     return fitted([run_of(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
@@ -187,7 +187,7 @@ def compare(sides, cell, with_data, repeats):
 
 def grown(pipe, cell, path):
     """Bytes that a process grows by, at most, when it trains the cell."""
-    from headwise.machine import use_one_core
+    from headwise.training.machine import use_one_core
 
     use_one_core()
     our_run(cell)

@@ -1,4 +1,4 @@
-"""Every benchmark, and what they found as the tables of docs/performance.md.
+"""Every benchmark, and what they found as the tables of docs/reference/performance.md.
 
     make bench
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
+PAGE = HERE.parent / "docs" / "reference" / "performance.md"
 BEGIN, END = "<!-- measured -->", "<!-- until here -->"
 RUNS = 3
 AIMS = {(1, 1, 1): 2.5, (64, 1, 1): 2.5, (1, 8, 1): 3, (8, 8, 1): 2.7, (64, 8, 1): 5.5, (1, 64, 1): 3.7}
@@ -90,7 +90,7 @@ def overhead():
 
 
 def machine():
-    from headwise.machine import environment
+    from headwise.training.machine import environment
 
     sys.path.insert(0, str(HERE))
     from cells import gemm_peak

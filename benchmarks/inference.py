@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from headwise import Attention, AttentionShape
-from headwise.attention import KVCache
-from headwise.machine import keep_memory
+from headwise.layers.cache import KVCache
+from headwise.training.machine import keep_memory
 
 REPEATS = 81
 PREFILLS = [("w256-h4", 8, 128), ("w512-h8", 1, 512), ("w1024-h16-g4", 1, 512)]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headwise import Attention, AttentionShape, MultiheadAttention
-from headwise.machine import keep_memory
+from headwise.training.machine import keep_memory
 
 REPEATS = 9
 CASES = [("w64-h4", 256, 16), ("w256-h8", 16, 128), ("w512-h8", 4, 256), ("w768-h12", 2, 256)]

@@ -32,17 +32,18 @@ class Clock:
 
 
 def laptop_run(rank, seed=0):
-    from headwise.conduct import fitted
-    from headwise.run import Execution
     from headwise.studies.rank_cliff import PRESETS, run_of
+    from headwise.sweep.resolve import fitted
+    from headwise.training.run import Execution
 
     return fitted([run_of(PRESETS["laptop"], 1, 1, rank, seed).replace(evaluations=10)], Execution())[0]
 
 
 def parts():
     """Parts of whole runs, one after another in this process."""
-    from headwise import checkpoint, train
-    from headwise.machine import use_one_core
+    from headwise.training import loop as train
+    from headwise.training import resume as checkpoint
+    from headwise.training.machine import use_one_core
 
     use_one_core()
     clocks = {"evaluation and probes": Clock(train, "_evaluate"), "test": Clock(train, "_result")}
@@ -64,8 +65,9 @@ def parts():
 
 def start_up():
     """Seconds until a sweep's first step, beyond the torch that its server loads once."""
-    from headwise.store import Store
-    from headwise.sweep import Watch, local, make_plan
+    from headwise.store.store import Store
+    from headwise.sweep import local
+    from headwise.sweep.plan import Watch, make_plan
 
     times = []
     with tempfile.TemporaryDirectory() as folder, Store(":memory:") as store:

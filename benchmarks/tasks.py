@@ -20,10 +20,10 @@ def timed(action):
 
 
 def row(name):
-    from headwise.optim import FlatOptimizer
-    from headwise.run import Recipe, Run
     from headwise.tasks import load
-    from headwise.train import _step, _Workers, build_model
+    from headwise.training.loop import _step, _Workers, build_model
+    from headwise.training.optim import FlatOptimizer
+    from headwise.training.run import Recipe, Run
 
     task = load({"name": name})
     run = Run(
@@ -43,8 +43,8 @@ def row(name):
 
 
 def main():
-    from headwise.machine import use_one_core
     from headwise.tasks import names
+    from headwise.training.machine import use_one_core
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")

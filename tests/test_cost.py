@@ -7,7 +7,6 @@ import torch
 from hypothesis import assume, given, settings
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.attention import Attention
 from headwise.cost import (
     activation_bytes,
     cached_per_token,
@@ -18,11 +17,12 @@ from headwise.cost import (
     price,
 )
 from headwise.known import KNOWN
+from headwise.layers.attention import Attention
 from headwise.models import build
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from strategies import attention_shapes, models
+from helpers.strategies import attention_shapes, models
 
 TOKENS = 10
 

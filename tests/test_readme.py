@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from headwise.known import KNOWN
-from test_cli import headwise
+from helpers.commands import headwise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-DOCS = [README, *(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))]
+DOCS = [README, *(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))]
 PYTHON = ["".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)) for text in DOCS]
 CONSOLE = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL)).splitlines()
 COMMANDS = [line.split("#")[0].strip() for line in CONSOLE if line.startswith("headwise")]
@@ -53,7 +53,7 @@ def test_known_shapes_are_all_named_and_right():
 
 
 def test_the_tree_is_the_tree():
-    tree = README.split("src/headwise/\n")[1].split("```")[0]
+    tree = (ROOT / "CONTRIBUTING.md").read_text().split("src/headwise/\n")[1].split("```")[0]
     named = set(re.findall(r"^  (\w+\.py|\w+/)", tree, re.MULTILINE))
     source = ROOT / "src" / "headwise"
     real = {p.name for p in source.glob("*.py") if not p.name.startswith("__")}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headwise.known import KNOWN, find
 from headwise.shape import LETTERS, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
 from headwise.spec import SpecError
-from strategies import attention_shapes, model_shapes
+from helpers.strategies import attention_shapes, model_shapes
 
 
 @given(model_shapes(max_depth=8))

@@ -7,13 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwise.attention import Attention as Attention
-    from headwise.attention import KVCache as KVCache
+    from headwise.checkpoints.swap import swap as swap
     from headwise.cost import price as price
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
+    from headwise.layers.attention import Attention as Attention
+    from headwise.layers.cache import KVCache as KVCache
+    from headwise.layers.multihead import MultiheadAttention as MultiheadAttention
     from headwise.models import build as build
-    from headwise.multihead import MultiheadAttention as MultiheadAttention
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
     from headwise.search import equal_cost as equal_cost
@@ -21,18 +22,17 @@ if TYPE_CHECKING:
     from headwise.shape import ModelShape as ModelShape
     from headwise.shape import ShapeError as ShapeError
     from headwise.spec import SpecError as SpecError
-    from headwise.swapping import swap as swap
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Attention": "attention",
+    "Attention": "layers.attention",
     "AttentionShape": "shape",
     "KNOWN": "known",
-    "KVCache": "attention",
+    "KVCache": "layers.cache",
     "ModelOptions": "options",
     "ModelShape": "shape",
-    "MultiheadAttention": "multihead",
+    "MultiheadAttention": "layers.multihead",
     "ShapeError": "shape",
     "SpecError": "spec",
     "build": "models",
@@ -40,7 +40,7 @@ _HOME = {
     "find": "known",
     "preset": "options",
     "price": "cost",
-    "swap": "swapping",
+    "swap": "checkpoints.swap",
 }
 __all__ = sorted(_HOME)
 

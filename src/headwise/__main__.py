@@ -1,6 +1,6 @@
 """`python -m headwise` is `headwise`."""
 
-from headwise.cli import main
+from headwise.cli.app import main
 
 if __name__ == "__main__":
     main()

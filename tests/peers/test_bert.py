@@ -5,13 +5,13 @@ pooler), `BertForSequenceClassification` is "classes". Token 0 does not occur: B
 """
 
 import torch
-from copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under, within
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
+from helpers.copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under, within
 
 BATCH, TOKENS, VOCAB, CONTEXT, CLASSES = 3, 10, 61, 16, 5
 

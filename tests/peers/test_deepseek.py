@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from copying import SINGLE, Tensors, cache_bytes, hold_equal, joined, load, same, scrambled, shape_of
 from torch import Tensor
 from transformers import DynamicCache
 
-from headwise.attention import Attention, KVCache
+from headwise.layers.attention import Attention
+from headwise.layers.cache import KVCache
+from helpers.copying import SINGLE, Tensors, cache_bytes, hold_equal, joined, load, same, scrambled, shape_of
 
 BATCH, TOKENS, WIDTH, BASE = 2, 10, 48, 500.0
 HEADS, CONTENT, ROTATED, VALUE, LATENT = 4, 12, 8, 10, 16

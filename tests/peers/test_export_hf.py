@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from copying import SINGLE, same
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from headwise import checkpoint
 from headwise.checkpoints import open_checkpoint
-from headwise.cli import app
-from headwise.export_hf import Exported, export
-from headwise.inspection import inspect
+from headwise.checkpoints.export import Exported, export
+from headwise.checkpoints.inspection import inspect
+from headwise.cli.app import app
 from headwise.models import build
 from headwise.options import ModelOptions, preset
-from headwise.run import Run
 from headwise.spec import SpecError
-from headwise.store import Store
-from headwise.train import train
+from headwise.store.store import Store
+from headwise.training import resume as checkpoint
+from headwise.training.loop import train
+from headwise.training.run import Run
+from helpers.copying import SINGLE, same
 
 VOCAB, TOKENS, BASE = 61, 10, 500.0
 LLAMA = preset("llama", vocab=VOCAB, rope_base=BASE)

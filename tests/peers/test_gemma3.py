@@ -6,14 +6,14 @@ the layers here. Norm weights are stored as what is added to 1. Left out: its em
 
 import pytest
 import torch
-from copying import SINGLE, Tensors, each_layer, hold_equal, llama_layer, load, same, scrambled, take, under
 from torch import nn
 from transformers import Gemma3TextConfig, Gemma3TextModel
 
-from headwise.attention import KVCache
+from headwise.layers.cache import KVCache
 from headwise.models import Encoder
 from headwise.options import preset
 from headwise.shape import ModelShape
+from helpers.copying import SINGLE, Tensors, each_layer, hold_equal, llama_layer, load, same, scrambled, take, under
 
 BATCH, TOKENS, WIDTH = 2, 12, 32
 EPS = 0.01  # far larger than usual, so that float32 shows where it goes

@@ -4,12 +4,12 @@ GPT-2 keeps its matrices transposed.
 """
 
 import torch
-from copying import EXACT, Tensors, cache_bytes, each_layer, hold_equal, load, same, scrambled, take
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
+from helpers.copying import EXACT, Tensors, cache_bytes, each_layer, hold_equal, load, same, scrambled, take
 
 BATCH, TOKENS, VOCAB, CONTEXT = 2, 10, 61, 24
 NAMES = {

@@ -6,7 +6,15 @@ numbers, so with the same bytes.
 
 import pytest
 import torch
-from copying import (
+from torch import Tensor
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from headwise.layers.attention import Attention
+from headwise.models import build
+from headwise.options import preset
+from headwise.shape import ModelShape
+from helpers.copying import (
     EXACT,
     SINGLE,
     cache_bytes,
@@ -19,14 +27,6 @@ from copying import (
     shape_of,
     take,
 )
-from torch import Tensor
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaAttention
-
-from headwise.attention import Attention
-from headwise.models import build
-from headwise.options import preset
-from headwise.shape import ModelShape
 
 BATCH, TOKENS, VOCAB, BASE = 2, 10, 61, 500.0
 EPS = 0.01  # far larger than usual, so that float32 shows where it goes

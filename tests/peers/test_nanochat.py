@@ -5,7 +5,13 @@ two halves of each head exchanged, which copying does; the second changes nothin
 """
 
 import torch
-from copying import (
+from torch import Tensor
+from transformers import DynamicCache, NanoChatConfig, NanoChatForCausalLM
+
+from headwise.models import build
+from headwise.options import preset
+from headwise.shape import ModelShape
+from helpers.copying import (
     SINGLE,
     Tensors,
     cache_bytes,
@@ -20,12 +26,6 @@ from copying import (
     under,
     within,
 )
-from torch import Tensor
-from transformers import DynamicCache, NanoChatConfig, NanoChatForCausalLM
-
-from headwise.models import build
-from headwise.options import preset
-from headwise.shape import ModelShape
 
 BATCH, TOKENS, VOCAB, RANK, BASE = 2, 10, 61, 8, 500.0
 EPS = 0.01  # far larger than usual, so that float32 shows where it goes

@@ -5,14 +5,25 @@ Every head's queries and keys are normalised before they are rotated; head_dim i
 
 import pytest
 import torch
-from copying import SINGLE, cache_bytes, hold_equal, llama_attention, llama_model, load, same, scrambled, shape_of, take
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RotaryEmbedding
 
-from headwise.attention import Attention
+from headwise.layers.attention import Attention
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
+from helpers.copying import (
+    SINGLE,
+    cache_bytes,
+    hold_equal,
+    llama_attention,
+    llama_model,
+    load,
+    same,
+    scrambled,
+    shape_of,
+    take,
+)
 
 BATCH, TOKENS, VOCAB, BASE = 2, 10, 61, 500.0
 EPS = 0.01  # far larger than usual, so that float32 shows where it goes

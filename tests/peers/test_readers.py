@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from copying import SINGLE, same, scrambled
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -20,12 +19,13 @@ from torch import Tensor, nn
 from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.files import write_config, write_weights
 from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.inspection import inspect
 from headwise.checkpoints.on_text import OnText
 from headwise.checkpoints.reader import Reader
-from headwise.inspection import inspect
-from headwise.kernels import plain_attention
+from headwise.checkpoints.truncation import padded_tensors, plan, truncate
+from headwise.layers.functional import plain_attention
 from headwise.spec import SpecError
-from headwise.truncation import padded_tensors, plan, truncate
+from helpers.copying import SINGLE, same, scrambled
 
 VOCAB, TOKENS, EPS, BASE = 61, 10, 0.01, 500.0
 TEXT = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -10,15 +10,15 @@ import math
 import pytest
 import torch
 import transformers as hf
-from copying import same, scrambled
 from torch import Tensor, nn
 
 import headwise
-from headwise.attention import Attention
-from headwise.multihead import MultiheadAttention
+from headwise.checkpoints.swap import Swap
+from headwise.layers.attention import Attention
+from headwise.layers.multihead import MultiheadAttention
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
-from headwise.swapping import Swap
+from helpers.copying import same, scrambled
 
 VOCAB, TOKENS = 61, 9
 TEXT = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -1,4 +1,4 @@
-"""headwise.swap in a GPT of nanochat's structure, and the patch of docs/swap.md applied to a run of it.
+"""headwise.swap in a GPT of nanochat's structure, and the patch of docs/guides/swap.md applied to a run of it.
 
 Two of them: as first published, and with what came later: value embeddings behind gates, sliding windows, sharper
 logits, another cache.
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from copying import same
 
 import headwise
-from headwise.attention import Attention
+from headwise.layers.attention import Attention
 from headwise.spec import SpecError
+from helpers.copying import same
 
-DOCS = Path(__file__).parents[2] / "docs" / "swap.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "swap.md"
 GPT = '''
 from dataclasses import dataclass
 

@@ -6,11 +6,11 @@ may not look; headwise's are true where it may.
 
 import pytest
 import torch
-from copying import EXACT, Tensors, hold_equal, load, named, same, scrambled
 from torch import Tensor, nn
 
-from headwise.attention import Attention
+from headwise.layers.attention import Attention
 from headwise.shape import AttentionShape
+from helpers.copying import EXACT, Tensors, hold_equal, load, named, same, scrambled
 
 BATCH, WIDTH, HEADS, TOKENS = 3, 32, 4, 9
 

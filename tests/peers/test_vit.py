@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under
 from transformers import ViTConfig, ViTForImageClassification
 
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
+from helpers.copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under
 
 
 def translate(tensors: Tensors) -> Tensors:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from copying import EXACT, SINGLE, Tensors, hold_equal, scrambled
 from torch import Tensor
 from x_transformers.x_transformers import Attention as Peer
 from x_transformers.x_transformers import RotaryEmbedding
 
-from headwise.attention import Attention
+from headwise.layers.attention import Attention
 from headwise.shape import AttentionShape
+from helpers.copying import EXACT, SINGLE, Tensors, hold_equal, scrambled
 
 BATCH, TOKENS, WIDTH = 3, 9, 32
 SHAPES = ("w32-h4-r12-v20", "w32-h4-r12-v20-g2", "w32-h6-r5-v3-g3", "w32-h4-r16-v8-g1", "w32-h2-r1-v48")

@@ -19,10 +19,12 @@ from headwise.spec import SpecError
 
 
 @cache
-def readers() -> dict[str, type[Reader]]:
+def all_readers() -> dict[str, type[Reader]]:
     """Every reader by its family: the files of this folder that have one."""
-    modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
-    found = [module.READER for module in modules if hasattr(module, "READER")]
+    from headwise.checkpoints import readers as room
+
+    modules = (import_module(f"{room.__name__}.{found.name}") for found in iter_modules(room.__path__))
+    found = [module.READER for module in modules]
     return {reader.family: reader for reader in found}
 
 
@@ -36,7 +38,7 @@ def open_checkpoint(source: str | Path, heads: int | None = None) -> Reader:
 
 def reader_of(weights: Weights) -> type[Reader]:
     """The first family that knows these weights."""
-    for reader in readers().values():
+    for reader in all_readers().values():
         if reader.matches(weights.config, weights):
             return reader
     kind = weights.config.get("model_type")
@@ -44,5 +46,5 @@ def reader_of(weights: Weights) -> type[Reader]:
     some = ", ".join(f"'{name}'" for name in list(weights)[:3])
     raise SpecError(
         f"'{weights.path}' {called} and has tensors such as {some}: no reader knows them; there are readers for "
-        f"{', '.join(sorted(readers()))}, and docs/adding-a-reader.md shows how to add one"
+        f"{', '.join(sorted(all_readers()))}, and docs/guides/adding-a-reader.md shows how to add one"
     )

@@ -1,6 +1,7 @@
 """What every reader shares: finding layers by name, counting heads, turning rows into heads and back.
 
-A reader is one file with one class. The usual one only says how its tensors are named: see docs/adding-a-reader.md.
+A reader is one file with one class. The usual one only says how its tensors are named:
+see docs/guides/adding-a-reader.md.
 """
 
 import re

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.attention import Attention, KVCache, Path
-from headwise.compiled import Size
+from headwise.layers.attention import Attention, Path
+from headwise.layers.cache import KVCache
+from headwise.layers.cpu.compiled import Size
+from headwise.layers.cpu.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
-from headwise.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
 
 ACTIVATIONS = {
     "relu": F.relu,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import KVCache
+from headwise.layers.cache import KVCache
 from headwise.models.blocks import init_linear, make_embedding, make_norm
 from headwise.models.encoder import Encoder
 from headwise.options import ModelOptions

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import KVCache
+from headwise.layers.cache import KVCache
 from headwise.models.blocks import Block, init_linear, make_norm
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from headwise.claims import Row
-from headwise.pacing import told
-from headwise.planning import Plan
+from headwise.comparison.pace import told
+from headwise.comparison.plan import Plan
 from headwise.report.tables import short
+from headwise.store.rows import Row
 
 
 def plan_lines(plan: Plan, seconds: float, workers: int) -> list[str]:
@@ -96,7 +96,7 @@ def _table(*columns: str) -> Table:
 
 def chart(rows: list[Row], document: dict[str, Any], loss: str) -> Any:
     """Loss against each cost; None where the rows do not know them all."""
-    from headwise.report.curves import COSTS, frontier
+    from headwise.charts.curves import COSTS, frontier
 
     shown = [row for row in rows if math.isfinite(row.metrics["error"])]
     if not shown or not all(row.metrics.get(cost) for row in shown for cost in COSTS):

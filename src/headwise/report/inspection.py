@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from headwise.inspection import Inspection, Layer
+from headwise.checkpoints.inspection import Inspection, Layer
+from headwise.checkpoints.truncation import Truncation
 from headwise.report.tables import _table, percent
-from headwise.truncation import Truncation
 
 _MEANING = (
     "used: effective rank, the exponential of the entropy of the singular values, mean over heads; 99 %: the rank that "
@@ -97,7 +97,7 @@ def heat_maps(found: Inspection) -> Any:
     """A square a head: how much of its rank is in use, and how like another head it is."""
     import altair as alt
 
-    import headwise.report.charts  # noqa: F401, the theme
+    import headwise.charts.grammar  # noqa: F401, the theme
 
     side = max(12, min(28, 560 // len(found.layers)))
     panels = []

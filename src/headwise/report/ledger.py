@@ -1,4 +1,4 @@
-"""The ledger for a terminal of 80 columns: verdict, number with interval, published value, and what would settle it."""
+"""The ledger for a terminal of 80 columns: verdict, number with interval, published value, what would resolve it."""
 
 import math
 from collections.abc import Iterable
@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.table import Table
 
-from headwise.certify import Checked
-from headwise.claims import Judgement
+from headwise.ledger.certify import Checked
+from headwise.ledger.judge import Judgement, Remedy
+from headwise.report.tables import short
 
+GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
 _STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow"}
 
 
@@ -22,9 +24,19 @@ def ledger(judgements: Iterable[Judgement]) -> list[RenderableType]:
         verdict = f"[{_STYLE[judgement.verdict]}]{judgement.verdict}[/]"
         table.add_row(judgement.claim.id, verdict, judgement.claim.claim)
         table.add_row("", "", f"[dim]{_numbers(judgement)}[/dim]")
-        if judgement.settle:
-            table.add_row("", "", f"[dim]would settle it: {judgement.settle}[/dim]")
+        if judgement.remedy:
+            table.add_row("", "", f"[dim]to resolve it: {to_resolve(judgement.remedy)}[/dim]")
     return [table]
+
+
+def to_resolve(remedy: Remedy) -> str:
+    """The command that would decide an open claim, and what it costs."""
+    if not remedy.runs:
+        return f"more seeds than the {remedy.preset} preset of {remedy.study} has"
+    cost = f"{remedy.runs} runs to do" + (f", {short(remedy.flops, 'FLOP')}" if remedy.flops else "")
+    if remedy.flops > GPU_HOUR:
+        cost += f", {remedy.flops / GPU_HOUR:,.0f} GPU hours at 100 TFLOP/s"
+    return f"{remedy.command} ({cost})"
 
 
 def certificate(checked: list[Checked]) -> list[RenderableType]:

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from headwise.run import Run, RunResult
-from headwise.sweep import Watch, work
+from headwise.sweep.plan import Watch, work
+from headwise.training.run import Run, RunResult
 
 UNITS = 10_000  # of the whole sweep's work
 

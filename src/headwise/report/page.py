@@ -20,12 +20,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.text import Text
 
-from headwise.certify import Checked
-from headwise.claims import LEVEL, SOURCES, Judgement, Row, Verdict, place
-from headwise.report.ledger import _numbers, certificate
+from headwise.ledger.certify import Checked
+from headwise.ledger.judge import SOURCES, Judgement, Verdict, place
+from headwise.ledger.statistics import LEVEL
+from headwise.report.ledger import _numbers, certificate, to_resolve
 from headwise.report.tables import short
-from headwise.run import Run, RunResult
 from headwise.spec import SpecError
+from headwise.store.rows import Row
+from headwise.training.run import Run, RunResult
 
 MOST_METRICS = 8  # columns of a table; a model of many layers has hundreds
 MOST_FAILURES = 10
@@ -141,7 +143,7 @@ def _claim(judgement: Judgement) -> dict[str, Any]:
         "above": f"{compared.above:.3g}" if known else "",
         "published": f"{compared.published:.3g}" if compared.published else "",
         "numbers": _numbers(judgement),
-        "settle": judgement.settle,
+        "settle": to_resolve(judgement.remedy) if judgement.remedy else "",
     }
 
 

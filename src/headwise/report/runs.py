@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.report.tables import _table, short
-from headwise.run import Run, RunResult
+from headwise.training.run import Run, RunResult
 
 Point = tuple[int, str, float]
 

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from headwise.run import Run, RunResult
+from headwise.training.run import Run, RunResult
 
 
 def tasks_table(tasks: list[dict[str, Any]]) -> list[RenderableType]:

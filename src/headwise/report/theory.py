@@ -12,7 +12,7 @@ from headwise.spec import SpecError
 
 Rows = list[dict[str, Any]]
 
-_PROOFS = "The proofs are ours (docs/theory.md), checked by simulation."
+_PROOFS = "The proofs are ours (docs/reference/theory.md), checked by simulation."
 _GAUSSIAN = (
     "For independent Gaussian entries only: outputs of attention share the tokens' mean and are conditioned worse."
 )
@@ -85,7 +85,7 @@ def bound_chart(rows: Rows) -> Any:
     """Certified error against heads, or against rank where there is one number of heads."""
     import altair as alt
 
-    from headwise.report.charts import COLORS
+    from headwise.charts.grammar import COLORS
 
     if max(row["heads"] for row in rows) > 10**300:
         raise SpecError("a chart cannot show more than 10^300 heads; leave out --chart")
@@ -112,7 +112,7 @@ def heads_chart(rows: Rows) -> Any:
     """The power of ten of the heads needed, against rank."""
     import altair as alt
 
-    from headwise.report.charts import COLORS
+    from headwise.charts.grammar import COLORS
 
     points = [
         {"rank": row["rank"], "kind": text, "power": math.log10(row[kind])}
@@ -132,7 +132,7 @@ def conditioning_chart(rows: Rows) -> Any:
     """Predicted condition numbers as a line, simulated ones as points with the range of the seeds."""
     import altair as alt
 
-    from headwise.report.charts import COLORS
+    from headwise.charts.grammar import COLORS
 
     x = alt.X("heads:Q", title=_AXES["heads"]).scale(type="log", base=2)
     y = alt.Y("condition:Q", title="condition number").scale(type="log")

@@ -12,9 +12,10 @@ Command: headwise study run asymmetric --preset laptop (about 10 minutes on two 
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import PRESETS as HEAD_SIZES
 from headwise.studies.head_size import text_run
 
@@ -65,7 +66,7 @@ def queries_and_keys(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import frontier
+    from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
     told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps; "

@@ -1,7 +1,7 @@
 """Biased neighbours: a target that a few full-rank heads give exactly, and low rank not at all.
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Theorem 3; our explicit
-version, without a condition on the size of the values (docs/theory.md).
+version, without a condition on the size of the values (docs/reference/theory.md).
 Claims: Q4.
 Runs: nothing is trained. n full-rank heads with thresholds and signs + − + … give a target whose low harmonics vanish;
 beside them, random hard heads of rank 1 and 2 with thresholds and weights fitted by least squares.
@@ -10,9 +10,11 @@ Command: headwise study run biased-neighbors --preset laptop (about a minute on 
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, below, cell, each, proved, times
-from headwise.run import Run
-from headwise.studies import Cell, Study, constructed
+from headwise.ledger.claims import Claim, Comparison, below, each, proved, times
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes import constructed
+from headwise.training.run import Run
 
 TRIVIAL = 0.5  # of the mean of the two points
 PRESETS: dict[str, dict[str, Any]] = {
@@ -68,7 +70,7 @@ def certified_growth() -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves, measured
+    from headwise.charts.curves import curves, measured
 
     points = measured(rows, "heads", "rank", "dim", label="rank {}")
     for point in points:

@@ -10,11 +10,12 @@ Command: headwise study run block-conditioning --preset laptop (about 2 minutes 
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, below, cell, compare, each
+from headwise.ledger.claims import Claim, Comparison, below, compare, each
+from headwise.ledger.study import Study
 from headwise.options import ModelOptions
-from headwise.run import ProbeName, Recipe, Run
 from headwise.shape import AttentionShape, ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import ProbeName, Recipe, Run
 
 KAPPA = "heads-condition.layer0"
 PROBES: tuple[ProbeName, ...] = ("heads-condition", "centred-heads-condition", "residual-block-condition")
@@ -89,7 +90,7 @@ def heads_or_size(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
     from headwise.theory.conditioning import marchenko_pastur
 
     points: list[Point] = []

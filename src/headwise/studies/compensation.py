@@ -13,10 +13,11 @@ Command: headwise study run compensation --preset laptop (2 minutes on two cores
 from collections.abc import Callable
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare, each
-from headwise.run import ProbeName
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, compare, each
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import run_of, sizes
+from headwise.training.run import ProbeName
 
 PROBES: tuple[ProbeName, ...] = ("sharpness", "attention-entropy", "qk-rank", "qk-identity-angle", "qk-norm")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -71,7 +72,7 @@ def _rank_used(row: Row) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
 
     used = PRESETS[preset]
     names = {"sharpness": "sharpness", "attention-entropy": "entropy (nats)", "qk-rank": "effective rank of QKᵀ"}

@@ -30,12 +30,13 @@ from itertools import pairwise
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
-from headwise.run import Run
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.conditioning_in_training import HEADS, LARGEST, kappa
 from headwise.studies.thinner_vit import CIFAR, vit_run
+from headwise.training.run import Run
 
 REACHED_BY, AS_WELL = 0.6, 1 / 1.1
 BEGINNING, TRAINING = "κ at the beginning", "κ in training"
@@ -181,7 +182,7 @@ def _typical(rows: list[Row], metric: str) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves
+    from headwise.charts.curves import Point, curves
 
     points: list[Point] = []
     for metric in (BEGINNING, TRAINING):

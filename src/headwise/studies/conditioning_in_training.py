@@ -25,12 +25,13 @@ from itertools import pairwise
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
-from headwise.run import ProbeName, Run
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.shape import AttentionShape, ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import text_run
 from headwise.studies.thinner_vit import CIFAR, vit_run
+from headwise.training.run import ProbeName, Run
 
 HEADS: ProbeName = "heads-condition"
 PROBES: tuple[ProbeName, ...] = (HEADS, "block-condition", "residual-block-condition")
@@ -155,7 +156,7 @@ def stays_true(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves, measured
+    from headwise.charts.curves import curves, measured
 
     names = {HEADS: "heads' outputs", "block-condition": "block's output", "residual-block-condition": "with residual"}
     names |= dict(zip(JACOBIANS, ("Jacobian", "Jacobian with residual"), strict=True))

@@ -13,8 +13,9 @@ Command: headwise study run context-length --preset laptop (6 minutes on two cor
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
 
 PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
@@ -80,8 +81,8 @@ def more_points(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.charts import published_values
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.grammar import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "points", "rank", "asks", label="rank {}")

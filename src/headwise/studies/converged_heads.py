@@ -12,8 +12,9 @@ Command: headwise study run converged-heads --preset laptop (1 minute on two cor
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, each
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, each
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.compensation import PROBES
 from headwise.studies.rank_cliff import run_of, sizes
 
@@ -50,8 +51,8 @@ def minus_identity(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.charts import published_values
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.grammar import published_values
 
     used, names = PRESETS[preset], ("degrees from −I", "norm of QKᵀ / √d")
     turned = [

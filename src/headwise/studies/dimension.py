@@ -14,8 +14,9 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import run_of, sizes
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -66,7 +67,7 @@ def _growth(rows: list[Row], small: int, large: int) -> Comparison:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
 
     used = PRESETS[preset]
     parts = [Row(r.cell, r.seed, {"left": r.metrics["error"] / r.metrics["trivial_error"]}, r.key) for r in rows]

@@ -9,8 +9,10 @@ Command: headwise study run full-rank-head --preset laptop (under a minute on tw
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare
-from headwise.studies import Cell, Study, constructed
+from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes import constructed
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {"dims": (8,), "points": (2, 4), "inverse_temperatures": (10.0, 100.0), "seeds": 3},
@@ -48,7 +50,7 @@ def any_number(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
     from headwise.theory.constructions import asymptotic_error
 
     points = measured(rows, "beta", "points", "dim", label="{} points")

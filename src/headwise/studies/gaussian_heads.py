@@ -10,8 +10,9 @@ Command: headwise study run gaussian-heads --preset laptop (seconds)
 from functools import cache
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, agree
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, agree
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row
 
 TOKENS, HEAD_SIZE = 64, 16
 HEADS = (8, 16, 64, 1024)
@@ -44,7 +45,7 @@ def towards_one(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves
+    from headwise.charts.curves import Point, curves
     from headwise.theory.conditioning import marchenko_pastur
 
     points: list[Point] = []

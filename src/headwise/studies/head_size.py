@@ -13,11 +13,12 @@ Command: headwise study run head-size --preset laptop (about 8 minutes on two co
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import Recipe, Run
 
 MARGIN = 0.99
 PRESETS: dict[str, dict[str, Any]] = {
@@ -109,7 +110,7 @@ def other_costs(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import frontier
+    from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
     told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps of "

@@ -11,11 +11,12 @@ Command: headwise study run in-context --preset laptop (about 9 minutes on two c
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import Recipe, Run
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -59,7 +60,7 @@ def fewer_heads(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
 
     points: list[Point] = []
     used = PRESETS[preset]

@@ -15,9 +15,10 @@ Command: headwise study run latent --preset laptop (about 9 minutes on two cores
 import math
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell
+from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.study import Study
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import text_run
 from headwise.studies.sharing import PRESETS as SHARING
 from headwise.studies.sharing import keys_of, recall_run, worse
@@ -79,7 +80,7 @@ def _a_halving(rows: list[Row], task: str, low: float, high: float) -> dict[int,
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves, measured
+    from headwise.charts.curves import curves, measured
 
     points = measured(rows, "compression", "task", "task")
     told = "nanochat-style decoders with a key/value latent; learning rate of each arm chosen on validation"

@@ -9,8 +9,10 @@ Command: headwise study run majority-vote --preset laptop (about 2 minutes on tw
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, below, cell, compare, each
-from headwise.studies import Cell, Study, constructed
+from headwise.ledger.claims import Claim, Comparison, below, compare, each
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes import constructed
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {"grid": [(4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3)]},  # (dim, points, heads, seeds)
@@ -51,7 +53,7 @@ def two_points(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
     from headwise.theory.bounds import scalar_bound
     from headwise.theory.constructions import vote_error
 

@@ -17,9 +17,10 @@ Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (ab
 from collections.abc import Iterator
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.thinner_vit import PRESETS as THINNER
 from headwise.studies.thinner_vit import trained, vit_run
 
@@ -73,7 +74,7 @@ def worth_more(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import frontier
+    from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
     told = f"ViT of width {used['width']} and {used['depth']} layers, {trained(used)}"

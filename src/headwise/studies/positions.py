@@ -12,8 +12,9 @@ Command: headwise study run positions --preset laptop (3 minutes on two cores, a
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import run_of, sizes
 
 ENCODINGS = ("none", "added", "concatenated", "zeros")
@@ -69,8 +70,8 @@ def encodings(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.charts import published_values
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.grammar import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "encoding", "depth")

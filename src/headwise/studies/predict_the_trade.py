@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from statistics import linear_regression, mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell
 from headwise.cost import parameters, price
-from headwise.law import (
+from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.law import (
     FEATURES,
     LEAST_POINTS,
     SIZE,
@@ -39,10 +39,11 @@ from headwise.law import (
     rank_correlation,
     relative_error,
 )
+from headwise.ledger.study import Study
 from headwise.options import ModelOptions
 from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import text_run
 from headwise.studies.thinner_gpt import MARGIN
 from headwise.studies.thinner_gpt import PRESETS as THINNER
@@ -204,8 +205,8 @@ def price_of_one_pair() -> str:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point as Mark
-    from headwise.report.curves import curves
+    from headwise.charts.curves import Point as Mark
+    from headwise.charts.curves import curves
 
     known, marks = points(rows), list[Mark]()
     ladder = PRESETS[preset]["ladder"]

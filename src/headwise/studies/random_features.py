@@ -11,8 +11,10 @@ Command: headwise study run random-features --preset laptop (about 3 minutes on 
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, agree, cell
-from headwise.studies import Cell, Study, constructed
+from headwise.ledger.claims import Claim, Comparison, agree
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes import constructed
 
 SOUND = (16, 32, 64)  # dimensions whose published curve is right
 PRESETS: dict[str, dict[str, Any]] = {
@@ -31,7 +33,7 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
 
 
 def _published() -> dict[tuple[int, int], float]:
-    from headwise.report.charts import published_values
+    from headwise.charts.grammar import published_values
 
     return {(int(p["dim"]), int(p["heads"])): p["error"] for p in published_values("random_features")}
 
@@ -49,7 +51,7 @@ def as_published(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves
+    from headwise.charts.curves import Point, curves
     from headwise.theory.bounds import scalar_bound
 
     points: list[Point] = []

@@ -2,19 +2,21 @@
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Theorem 2.
 Claims: Q2, Q3.
-The bounds are computed (docs/theory.md has the proofs): one layer, two orthonormal points, a uniform query, keys of
-rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and try to
+The bounds are computed (docs/reference/theory.md has the proofs): one layer, two orthonormal points, a uniform query,
+keys of rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and try to
 get as low as they can, trained by gradient descent (free values) or random with fitted weights (scalar values).
 Command: headwise study run rank-bound --preset laptop (about 3 minutes on two cores)
 """
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, proved
+from headwise.ledger.claims import Claim, Comparison, proved
+from headwise.ledger.study import Study
 from headwise.options import ModelOptions
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study, constructed
+from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes import constructed
+from headwise.training.run import Recipe, Run
 
 BARE = ModelOptions(norm="none", residual=False)
 PRESETS: dict[str, dict[str, Any]] = {
@@ -99,7 +101,7 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves
+    from headwise.charts.curves import Point, curves
     from headwise.theory.bounds import free_bound, scalar_bound
 
     dim = PRESETS[preset]["dim"]

@@ -16,12 +16,13 @@ Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two 
 from statistics import mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare
 from headwise.cost import fitting_micro_batches
+from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import Recipe, Run
 
 LAPTOP_RANKS = (16, 8, 4, 2, 1)
 PAPER_RANKS = (64, 32, 16, 8, 4, 2, 1)
@@ -248,7 +249,7 @@ CLAIMS = (
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.charts import rank_curves
+    from headwise.charts.grammar import rank_curves
 
     used = PRESETS[preset]
     told = f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps at the published rate"
@@ -257,7 +258,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 
 def against_published(rows: list[Row]) -> list[dict[str, float]]:
     """Errors beside the figure's, where a model is of its size: their mean, their range, and the ratio."""
-    from headwise.report.charts import published_values
+    from headwise.charts.grammar import published_values
 
     found = []
     for value in published_values("rank_cliff"):

@@ -14,8 +14,9 @@ Command: headwise study run replay --preset laptop (2 minutes on two cores, afte
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, agree, cell, compare
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, agree, compare
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import half_and_full, run_of, sizes
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -64,8 +65,8 @@ def readings(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.charts import published_values
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.grammar import published_values
 
     used = PRESETS[preset]
     fresh, replayed = (cell(rows, stream=stream) for stream in ("fresh", "replayed"))

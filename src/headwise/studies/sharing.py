@@ -14,13 +14,14 @@ Command: headwise study run sharing --preset laptop (about 8 minutes on two core
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell
+from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import PRESETS as HEAD_SIZES
 from headwise.studies.head_size import text_run
+from headwise.training.run import Recipe, Run
 
 SEEN = 0.01  # recall errors below this are alike
 PRESETS: dict[str, dict[str, Any]] = {
@@ -99,7 +100,7 @@ def most_on_look_up(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves, measured
+    from headwise.charts.curves import curves, measured
 
     points = measured(rows, "heads a key", "task", "task")
     told = "nanochat-style decoders; learning rate of each arm chosen on validation"

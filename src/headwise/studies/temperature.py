@@ -13,8 +13,9 @@ Command: headwise study run temperature --preset laptop (3 minutes on two cores,
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, compare
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row
 from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
 
 PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
@@ -53,7 +54,7 @@ def rank_remains(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves, measured
+    from headwise.charts.curves import curves, measured
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "logits")

@@ -30,12 +30,13 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare, proved
+from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare, proved
+from headwise.ledger.study import Study
 from headwise.options import ModelOptions
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.thinner_lra import by_parameters
+from headwise.training.run import Recipe, Run
 
 MARGIN, SAVED, LEARNED = 0.03, 0.25, 1 / 0.9
 MASKED, TUNED = "hidden bytes", "SST-2"
@@ -149,7 +150,7 @@ def keeps(rows: list[Row], model: str) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves
+    from headwise.charts.curves import curves
 
     used = PRESETS[preset]
     told = f"width and heads of the base {used['usual']['base']}, of the deep one {used['deep']['base']}; "

@@ -16,10 +16,11 @@ Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two 
 
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare, proved
+from headwise.ledger.claims import Claim, Comparison, compare, proved
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.head_size import text_run
 from headwise.studies.thinner_vit import as_large
 
@@ -76,7 +77,7 @@ def keeps_its_loss(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import frontier
+    from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
     told = f"decoder of width {used['width']} on text, {used['steps']:,} steps of {used['batch']} × {used['context']} "

@@ -26,10 +26,11 @@ Command: headwise study run thinner-lra --preset laptop (about 5 minutes on two 
 from dataclasses import replace
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, beats_trivial, cell, compare
+from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.study import Study
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import Recipe, Run
 
 MARGIN, LEARNED = 0.05, 1 / 0.65
 LISTOPS = {"vocab": 16, "classes": 10}
@@ -130,14 +131,14 @@ def keeps_accuracy(rows: list[Row]) -> list[Comparison]:
 
 def by_parameters(rows: list[Row]) -> list[Any]:
     """Points of a chart: error against parameters, an arm a colour and a task a panel."""
-    from headwise.report.curves import measured
+    from headwise.charts.curves import measured
 
     placed = [replace(row, cell={**row.cell, "parameters": row.metrics["parameters"]}) for row in rows]
     return measured(placed, "parameters", "arm", "task")
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import curves
+    from headwise.charts.curves import curves
 
     told = ", ".join(f"{arm} {shape}" for arm, shape in PRESETS[preset]["arms"].items())
     notes = [told, "learning rate of each arm chosen on validation"]

@@ -23,13 +23,14 @@ from importlib.resources import files
 from statistics import mean
 from typing import Any
 
-from headwise.claims import Claim, Comparison, Row, cell, compare, proved
 from headwise.cost import parameters
+from headwise.ledger.claims import Claim, Comparison, compare, proved
+from headwise.ledger.study import Study
 from headwise.options import ModelOptions
 from headwise.options import preset as options_preset
-from headwise.run import Recipe, Run
 from headwise.shape import ModelShape
-from headwise.studies import Cell, Study
+from headwise.store.rows import Cell, Row, cell
+from headwise.training.run import Recipe, Run
 
 MARGIN, SAVED, BREAKS = 0.03, 0.25, 1.1
 CIFAR = {"images": "CIFAR-10, as its own files or as a zip or folder of images"}
@@ -140,7 +141,7 @@ def least_depth(rows: list[Row]) -> list[Comparison]:
 
 def published() -> list[dict[str, str]]:
     """The paper's own pairs, before and after: parameters in millions, accuracy in percent."""
-    text = files("headwise.published").joinpath("leaner.csv").read_text()
+    text = files("headwise.ledger.published").joinpath("leaner.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
 
 
@@ -151,7 +152,7 @@ def trained(preset: dict[str, Any]) -> str:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import frontier
+    from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
     notes = [

@@ -15,8 +15,10 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.claims import LEVEL, Claim, Comparison, Row, cell, interval
-from headwise.studies import Cell, Study
+from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.statistics import LEVEL, interval
+from headwise.ledger.study import Study
+from headwise.store.rows import Cell, Row, cell
 from headwise.studies.rank_cliff import run_of, sizes
 
 BASE = "base"
@@ -125,7 +127,7 @@ def moves(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.report.curves import Point, curves, measured
+    from headwise.charts.curves import Point, curves, measured
 
     names = {}
     for moved, (dim, count, depth, _) in PRESETS[preset]["grid"].items():

@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from headwise.checkpoint import DiskError
-from headwise.run import Run, RunResult
-from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.training.resume import DiskError
+from headwise.training.run import Run, RunResult
 
 MEMORY_SHARE = 0.8  # of the machine's, for all runs together
 TICK_SECONDS = 0.25
@@ -65,7 +65,7 @@ class _Pool:
         self.stopping = 0
         # Forked from a server that has torch loaded and nothing running: quick to start, and safe to fork.
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["headwise.sweep.worker"])
+        self.context.set_forkserver_preload(["headwise.sweep.plan.worker"])
         self.count = max(1, min(workers or usable_cores(), len(self.queue)))
         self.workers = [self._start(core) for core in range(self.count)] if self.queue else []
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.run import Run, RunResult
 from headwise.spec import SpecError
-from headwise.sweep import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.training.run import Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
 TICK_SECONDS = 0.25
@@ -238,9 +238,9 @@ def _train(
     board: Any,
 ) -> dict[str, Any] | None:
     """A run's result as plain data; None where it was asked to stop."""
-    from headwise import machine
-    from headwise.checkpoint import place
-    from headwise.train import Interrupted, train
+    from headwise.training import machine
+    from headwise.training.loop import Interrupted, train
+    from headwise.training.resume import place
 
     machine.use_one_core()
     run = Run(**spec)

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from headwise import machine
-from headwise.checkpoint import DiskError, place
-from headwise.run import Run
-from headwise.train import Interrupted, train
+from headwise.training import machine
+from headwise.training.loop import Interrupted, train
+from headwise.training.resume import DiskError, place
+from headwise.training.run import Run
 
 torch.zeros(1)  # loaded once, in the process that workers are forked from
 

@@ -14,7 +14,7 @@ What does matter is V_h, and there are two bounds:
 With `skip`, any function of y is added to F. Not covered: more than two points, points that are not orthogonal, a
 second layer, an MLP after the heads. A model outside may be shown beside a bound; it is not judged by it.
 
-Proofs in docs/theory.md; ours, and checked only by us and by simulation.
+Proofs in docs/reference/theory.md; ours, and checked only by us and by simulation.
 """
 
 import math

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.attention import Attention
-from headwise.probes import Call
+from headwise.layers.attention import Attention
+from headwise.measure.probes import Call
+from headwise.measure.spectra import condition_number, jacobian, jacobian_extremes
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
-from headwise.spectra import condition_number, jacobian, jacobian_extremes
 
 LIMIT_HEADS = 1024  # averaged: 4096 move the limit by 1 %
 

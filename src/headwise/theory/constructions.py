@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Attention
+from headwise.layers.attention import Attention
 from headwise.models import Encoder
 from headwise.models.blocks import Block
 from headwise.spec import SpecError

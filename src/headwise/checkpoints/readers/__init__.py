@@ -1,0 +1,1 @@
+"""One reader per family of other people's models."""

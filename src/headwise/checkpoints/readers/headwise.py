@@ -1,0 +1,103 @@
+"""headwise's own: weights that a run kept, and what `headwise truncate` writes of them.
+
+With a latent (MLA) heads are measured as they are, but not cut.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headwise.checkpoints.files import Weights
+from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.reader import Part, Parts, SeparateReader, joined_rows, named
+from headwise.checkpoints.rotary import rope_frequencies
+from headwise.layers.attention import Attention
+from headwise.models.blocks import make_attention
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape, ModelShape
+from headwise.spec import SpecError
+
+
+class Headwise(SeparateReader):
+    family = "headwise"
+    model_types = frozenset({"headwise"})
+    signature = r"(?P<layer>(.*\.)?blocks\.\d+\.)attention\.input\.weight"
+    mlp_names: ClassVar[dict[str, int]] = {"mlp.output.weight": 1}
+
+    def __init__(self, weights: Weights, heads: int | None = None) -> None:
+        super().__init__(weights, heads)
+        stated = self.config if "shape" in self.config else self.config.get("run", {})  # a run that kept its weights
+        shape = self.config.get("headwise", stated).get("shape")
+        if shape is None:
+            raise SpecError(f"'{weights.path}' has headwise's names, but does not say its shape")
+        self.shape, self.options = ModelShape.parse(shape), ModelOptions(**stated.get("options", {}))
+        if len(self.layers) != self.shape.depth:
+            raise SpecError(f"'{weights.path}' has {len(self.layers)} layers, but says that it is {self.shape}")
+
+    def heads(self, number: int) -> Heads:
+        return self._with_latent(number) if self.shape.layers[number].kv_latent else super().heads(number)
+
+    def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
+        if self.shape.layers[number].kv_latent:
+            raise SpecError(f"'{self.weights.path}': heads that read a latent (MLA) are not cut here")
+        return super().cut(number, cut)
+
+    def native(self, shape: ModelShape) -> dict[str, Any] | None:
+        turning = self.options.positions == "rotary"
+        if turning and any(a.rotated != b.rotated for a, b in zip(shape.layers, self.shape.layers, strict=True)):
+            return None
+        return {"model_type": "headwise", "shape": str(shape), "options": self.options.model_dump()}
+
+    def parts(self, layer: str) -> Parts:
+        shape, fused = self._shape(layer), self.linear(f"{layer}attention.input")
+        rows = [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
+        if sum(rows) != len(fused.weight):
+            raise SpecError(f"'{layer}' has {len(fused.weight)} input rows, but {shape} has {sum(rows)}")
+        biases = [None] * 3 if fused.bias is None else list(fused.bias.split(rows))
+        made = [Part(weight, bias) for weight, bias in zip(fused.weight.split(rows), biases, strict=True)]
+        return Parts(made[0], made[1], made[2], self.linear(f"{layer}attention.output"))
+
+    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+        fused = named(f"{layer}attention.input", joined_rows(parts))
+        return fused | named(f"{layer}attention.output", parts.output)
+
+    def frequencies(self, number: int, rank: int) -> Tensor | None:
+        rotated = self.shape.layers[number].rotated
+        if self.options.positions != "rotary" or not rotated:
+            return None
+        return rope_frequencies({"rope_theta": self.options.rope_base}, rotated)
+
+    def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
+        if self.options.qk_norm == "none":
+            return None
+        names = [f"{layer}attention.{which}_norm.weight" for which in ("query", "key")]
+        query, key = (self.weights[name] if name in self.weights else torch.ones(rank) for name in names)
+        return query, key
+
+    def head_count(self, layer: str) -> int:
+        return self._shape(layer).heads
+
+    def _shape(self, layer: str) -> AttentionShape:
+        return self.shape.layers[self.layers.index(layer)]
+
+    def _with_latent(self, number: int) -> Heads:
+        shape, layer = self.shape.layers[number], f"{self.layers[number]}attention."
+        attention: Attention = make_attention(shape, self.options, device="meta")
+        state = {name.removeprefix(layer): self.weights[name] for name in self.weights if name.startswith(layer)}
+        attention.load_state_dict(state, assign=True)
+        with torch.no_grad():
+            query, key, value, output = attention.head_weights()
+        turning = self.frequencies(number, shape.qk_rank)
+        return Heads(
+            query,
+            key,
+            value,
+            output,
+            frequencies=None if turning is None else turning.expand(len(key), -1),
+            latents=(shape.kv_latent, shape.q_latent),
+            shared_rotation=True,
+        )
+
+
+READER = Headwise

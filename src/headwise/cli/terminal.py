@@ -1,0 +1,35 @@
+"""What the commands share: options, JSON on standard output, and where results are."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headwise.store.store import Store
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+StorePath = Annotated[
+    Path | None, typer.Option("--store", help="Results file.", show_default="HEADWISE_STORE, else your data folder")
+]
+
+
+def print_json(document: Any) -> None:
+    """One document on standard output; JSON has no infinities and no NaN, so they become null."""
+    typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def open_store(path: Path | None, parquet: Path | None = None) -> "Store":
+    from headwise.store.store import Store, default_path
+
+    return Store.from_parquet(parquet) if parquet else Store(path or default_path())

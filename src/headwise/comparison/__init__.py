@@ -1,0 +1,1 @@
+"""The best shape for a task and a budget."""

@@ -1,0 +1,240 @@
+"""Which arm is best, from finished runs: a pure function of rows.
+
+The model is the textbook one for paired runs (randomised blocks): error = arm + seed + noise, the noise alike in every
+arm. Seeds cancel because every arm ran all of them. Under a flat prior the arms' means then follow a multivariate t
+with (arms − 1)(seeds − 1) degrees of freedom around what was measured: intervals against the base and the probability
+of being best are both read off it, the first corrected for the number of arms. No torch here.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import mean, stdev
+from typing import Any
+
+from headwise.ledger.statistics import LEAST_SEEDS, LEVEL
+from headwise.store.rows import Row
+
+DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two arms that are equal, wrong in 1 of 20 cases
+DRAWS, DRAWN_FROM = 200_000, 0  # of the posterior, and the seed of its random numbers
+MOST_SEEDS = 100  # arms that more would be needed for are as good as equal
+
+Curve = list[tuple[int, float]]  # steps and validation errors
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One arm's numbers; NaN where there are none, and then `note` says why."""
+
+    arm: str
+    seeds: int
+    metric: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    delta: float = math.nan
+    delta_low: float = math.nan
+    delta_high: float = math.nan
+    probability_best: float = 0.0
+    steps_to_base: float = math.nan
+    seconds_to_base: float = math.nan
+    speed_up: float = math.nan
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`winner` is the arm with the least error; whether that is more than chance, `decided` says."""
+
+    base: str
+    arms: tuple[Judged, ...]
+    seeds: tuple[int, ...]  # those that were compared: every judged arm has them
+    winner: str | None = None
+    probability_best: float = math.nan
+    decided: bool = False
+    contenders: tuple[str, ...] = ()  # arms that may still be the best
+    needed: int | None = None  # paired seeds that would decide between them; None where no reasonable number would
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Errors of the judged arms, by arm and then by seed."""
+
+    seeds: tuple[int, ...] = ()
+    errors: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {arm: mean(errors) for arm, errors in self.errors.items()}
+
+    @property
+    def freedom(self) -> int:
+        return (len(self.errors) - 1) * (len(self.seeds) - 1)
+
+    def residuals(self) -> dict[str, list[float]]:
+        """What neither the arm nor the seed explains."""
+        of_arm, of_seed = self.means, [mean(column) for column in zip(*self.errors.values(), strict=True)]
+        whole = mean(of_seed)
+        return {
+            arm: [error - of_arm[arm] - seed + whole for error, seed in zip(errors, of_seed, strict=True)]
+            for arm, errors in self.errors.items()
+        }
+
+    @property
+    def variance(self) -> float:
+        """Of one run's noise."""
+        return sum(r * r for one in self.residuals().values() for r in one) / self.freedom
+
+
+def judge(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = None) -> Answer:
+    """Rows have an `arm` in their cell and an `error`, which is infinite where the run diverged.
+
+    `curves` are validation curves by a row's key: what the steps to reach the base's loss are read off.
+    """
+    arms: dict[str, dict[int, Row]] = {base: {}}
+    for row in rows:
+        arms.setdefault(row.cell["arm"], {})[row.seed] = row
+    notes = _excluded(arms)
+    judged = {arm: found for arm, found in arms.items() if arm not in notes}
+    seeds = tuple(sorted(set.intersection(*(set(found) for found in judged.values())))) if judged else ()
+    table = _Table(seeds, {arm: [found[seed].metrics["error"] for seed in seeds] for arm, found in judged.items()})
+    notes |= {arm: "its seeds are not those of the other arms" for arm in judged if not seeds}
+    chances = probabilities_best(table.errors) if len(seeds) > 1 else {}
+    reached = _reached({arm: [found[seed] for seed in seeds] for arm, found in judged.items()}, base, curves or {})
+    numbers = [
+        Judged(arm, len(arms[arm]), note=notes[arm])
+        if arm in notes
+        else Judged(
+            arm,
+            len(seeds),
+            *spread(table.errors[arm], LEVEL),
+            *_delta(table, arm, base),
+            chances.get(arm, math.nan),
+            *reached.get(arm, ()),
+        )
+        for arm in arms
+    ]
+    return _decide(Answer(base, tuple(numbers), seeds), table, chances)
+
+
+def _excluded(arms: dict[str, dict[int, Row]]) -> dict[str, str]:
+    """Arms that cannot be judged, and why: nothing finished, something diverged, or too few seeds to pair."""
+    notes = {}
+    most = max(len(found) for found in arms.values())
+    for arm, found in arms.items():
+        wild = [seed for seed, row in sorted(found.items()) if not math.isfinite(row.metrics["error"])]
+        if not found:
+            notes[arm] = "no finished runs"
+        elif wild:
+            notes[arm] = f"diverged with seed {', '.join(map(str, wild))}"
+        elif len(found) < min(LEAST_SEEDS, most):
+            notes[arm] = f"only {len(found)} of {most} seeds finished"
+    return notes
+
+
+def spread(values: list[float], level: float) -> tuple[float, float, float]:
+    """A mean with its t-interval; without spread to estimate, the interval is everything."""
+    if len(values) < 2:
+        return mean(values), -math.inf, math.inf
+    half = _quantile(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
+    return mean(values), mean(values) - half, mean(values) + half
+
+
+def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
+    """Against the base, the seeds cancelled; the level is divided among the arms that are compared with it."""
+    if base not in table.errors:
+        return math.nan, math.nan, math.nan
+    if arm == base:
+        return 0.0, 0.0, 0.0
+    delta = table.means[arm] - table.means[base]
+    if len(table.seeds) < 2:
+        return delta, -math.inf, math.inf
+    level = 1 - (1 - LEVEL) / (len(table.errors) - 1)
+    half = _quantile(table.freedom, level) * math.sqrt(2 * table.variance / len(table.seeds))
+    return delta, delta - half, delta + half
+
+
+def _quantile(freedom: int, level: float) -> float:
+    from scipy.special import stdtrit  # the t quantile, without the weight of scipy.stats
+
+    return float(stdtrit(freedom, 0.5 + level / 2))
+
+
+def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:
+    """Each arm's share of the posterior's draws in which its mean is the least; the same numbers every time."""
+    if len(errors) < 2:
+        return dict.fromkeys(errors, 1.0)
+    import numpy as np
+
+    table = _Table(tuple(range(len(next(iter(errors.values()))))), dict(errors))
+    random = np.random.default_rng(DRAWN_FROM)
+    noise = random.standard_normal((DRAWS, len(errors)))
+    scale = np.sqrt(table.freedom / random.chisquare(table.freedom, (DRAWS, 1)))
+    drawn = np.array(list(table.means.values())) + noise * scale * math.sqrt(table.variance / len(table.seeds))
+    best = drawn == drawn.min(1, keepdims=True)
+    shares = (best / best.sum(1, keepdims=True)).mean(0)  # without any noise, equals share
+    return dict(zip(errors, map(float, shares), strict=True))
+
+
+def _decide(answer: Answer, table: _Table, chances: dict[str, float]) -> Answer:
+    if not chances:
+        return answer
+    winner = min(table.means, key=lambda arm: table.means[arm])
+    decided = len(chances) > 1 and chances[winner] >= DECIDED
+    contenders = tuple(arm for arm, chance in chances.items() if arm == winner or chance > 1 - DECIDED)
+    needed = None if decided or len(chances) < 2 else seeds_needed(table.errors)
+    said: dict[str, Any] = {"winner": winner, "probability_best": chances[winner], "decided": decided}
+    return replace(answer, **said, contenders=contenders, needed=needed)
+
+
+def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
+    """Paired seeds with which the best arm would be so with enough probability, if gaps and noise stay what they are.
+
+    The chances of the other arms add up to more than theirs together, so the number is on the safe side.
+    """
+    from scipy.special import stdtr
+
+    table = _Table(tuple(range(len(next(iter(errors.values()))))), dict(errors))
+    least = min(table.means.values())
+    gaps = sorted(value - least for value in table.means.values())[1:]
+    for seeds in range(len(table.seeds) + 1, MOST_SEEDS + 1):
+        unit = math.sqrt(2 * table.variance / seeds)
+        freedom = (len(errors) - 1) * (seeds - 1)
+        if unit == 0 or sum(1 - float(stdtr(freedom, gap / unit)) for gap in gaps) <= 1 - DECIDED:
+            return seeds if unit and gaps[0] else None
+    return None
+
+
+# ---- how soon an arm is where the base ends ------------------------------------------------------------------------
+
+
+def _reached(
+    arms: dict[str, list[Row]], base: str, curves: Mapping[str, Curve]
+) -> dict[str, tuple[float, float, float]]:
+    """Steps and seconds until the mean curve of an arm is down at the base's last point, and the speed-up that makes.
+
+    Validation curves, and so comparable with each other, not with the reported error.
+    """
+    averaged = {arm: _mean_curve([curves.get(row.key, []) for row in rows]) for arm, rows in arms.items()}
+    if not averaged.get(base):
+        return {}
+    target = averaged[base][-1][1]
+    found = {}
+    for arm, rows in arms.items():
+        step = crossing(averaged[arm], target)
+        found[arm] = (step, step * mean(row.metrics["step_seconds"] for row in rows))
+    return {arm: (step, time, found[base][1] / time if time else math.nan) for arm, (step, time) in found.items()}
+
+
+def _mean_curve(curves: list[Curve]) -> Curve:
+    """At the steps that all of them have."""
+    found = [dict(curve) for curve in curves]
+    steps = sorted(set.intersection(*(set(curve) for curve in found))) if found else []
+    return [(step, mean(curve[step] for curve in found)) for step in steps]
+
+
+def crossing(curve: Curve, target: float) -> float:
+    """The step at which a curve first is at a value, between its points on straight lines; NaN where it never is."""
+    for (step, value), (before, above) in zip(curve, [curve[0], *curve] if curve else [], strict=False):
+        if value <= target:
+            return step if above <= target else before + (step - before) * (above - target) / (above - value)
+    return math.nan

@@ -1,0 +1,182 @@
+"""What a comparison would take here, and how long and how often its arms can train within a budget.
+
+Time is measured on the arms themselves: a few training steps of each on the task, in as many processes as will work, so
+that they slow each other as they will. Evaluation is counted as forward passes, a third of a step each. No torch here.
+"""
+
+import heapq
+import math
+import re
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+from headwise.comparison.plan import Arm, Plan, Question, chosen_arms, still_in
+from headwise.spec import SpecError
+from headwise.training.run import Recipe, Run
+
+MANY = 10**9  # steps that no measurement reaches
+MEASURED_STEPS, MEASURED_SECONDS = 3, 1.0  # at least; a busy machine gives its time in bursts
+LEAST_STEPS, MOST_STEPS = 200, 4000  # of a full run: below, shapes have learned too little to be compared
+LEAST_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 4, 12
+SHORTEST_TRIAL = 50  # steps; rounds of trials are as many as keep their runs longer than this, up to three
+MARGIN = 1.1  # a machine may be busier later than it was when steps were measured
+START_SECONDS = 3.0  # processes, at the beginning of each stage
+
+
+def read_budget(text: str) -> float:
+    """'90s', '30m', '2h' or '1h30m' in seconds; a bare number is minutes."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+|\d+(\.\d+)?", text):
+        raise SpecError(f"cannot read the budget '{text}'; write 90s, 30m, 2h or 1h30m")
+    parts = re.findall(r"([\d.]+)([smh]?)", text)
+    return sum(float(number) * units[unit or "m"] for number, unit in parts)
+
+
+def allowed(budget: str, steps: int, seeds: int) -> float:
+    """Seconds a question has; where it fixes steps and seeds, the budget has no say, and is not part of it."""
+    seconds = read_budget(budget)
+    return 0.0 if steps and seeds else seconds
+
+
+def told(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 120:
+        return f"{math.ceil(seconds)} seconds"
+    return f"{math.ceil(seconds / 60)} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------------
+
+
+def measure(runs: list[Run], workers: int) -> list[float]:
+    """Seconds of a training step of each run, with all workers busy."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["headwise.sweep.plan.worker"])  # as the sweep does: the server is the same
+    with ProcessPoolExecutor(workers, context) as pool:
+        return list(pool.map(step_seconds, runs))
+
+
+def step_seconds(run: Run) -> float:
+    """The mean of some steps, after one that warms up."""
+    from headwise.training.loop import Interrupted, train
+    from headwise.training.machine import use_one_core
+
+    times: list[float] = []
+
+    def enough() -> bool:
+        times.append(perf_counter())
+        return len(times) > MEASURED_STEPS and times[-1] - times[0] > MEASURED_SECONDS
+
+    use_one_core()
+    try:
+        result = train(run.replace(steps=MANY, evaluations=1), should_stop=enough)
+    except Interrupted:
+        return (times[-1] - times[0]) / (len(times) - 1)
+    said = result.message.strip().splitlines()[-1]
+    raise SpecError(f"{run.shape} cannot be trained on {run.task['name']}: {said}")
+
+
+# ---- pricing -------------------------------------------------------------------------------------------------------
+
+
+def run_seconds(plan: Plan, arm: Arm, run: Run) -> float:
+    return arm.step_seconds * plan.step_units(run, test=True)
+
+
+def plan_seconds(plan: Plan, workers: int) -> float:
+    """At most, if the arms stay as fast as they were: the slowest survive every round of trials."""
+    slow = sorted(plan.arms[1:], key=lambda arm: arm.step_seconds * arm.steps, reverse=True)
+    arms, rates, total = [plan.arms[0], *slow], len(plan.rates), 0.0
+    for divisor in plan.rungs:
+        one = [run_seconds(plan, arm, plan.trial(arm, plan.rates[0], divisor)) for arm in arms]
+        total += START_SECONDS + makespan(one * rates, workers)
+        rates, arms = math.ceil(rates / 2), arms[: 1 + still_in(len(arms) - 1)]
+    finals = [run_seconds(plan, arm, plan.final(arm, plan.rates[0], 0)) for arm in arms]
+    return MARGIN * (total + START_SECONDS + makespan(finals * plan.seeds, workers))
+
+
+def makespan(seconds: Iterable[float], workers: int) -> float:
+    """Until all are done, the longest given out first."""
+    ends = [0.0] * workers
+    for one in sorted(seconds, reverse=True):
+        heapq.heapreplace(ends, ends[0] + one)
+    return max(ends)
+
+
+# ---- drawing up a plan ---------------------------------------------------------------------------------------------
+
+
+def draw_up(question: Question, workers: int, time_of: Callable[[list[Run]], list[float]]) -> Plan:
+    """As many steps as fit the budget, and more seeds where time is left.
+
+    `time_of` gives the seconds of a step for each arm, from the first run that will be done of it.
+    """
+    shapes = chosen_arms(question)
+    first = _plan(question, [(shape, 0.0) for shape in shapes], max(question.steps, 1), 1)
+    rate, rungs = question.rates[0], first.rungs
+    times = time_of([first.trial(arm, rate, rungs[0]) if rungs else first.final(arm, rate, 0) for arm in first.arms])
+    timed = list(zip(shapes, times, strict=True))
+
+    def cost(steps: int, seeds: int) -> float:
+        return plan_seconds(_plan(question, timed, steps, seeds), workers)
+
+    if question.steps and question.seeds:
+        return _plan(question, timed, question.steps, question.seeds)
+    steps, seeds = _fitting(question, cost)
+    return _plan(question, timed, steps, seeds)
+
+
+def _fitting(question: Question, cost: Callable[[int, int], float]) -> tuple[int, int]:
+    least = question.steps or LEAST_STEPS
+    for seeds in [question.seeds] if question.seeds else [USUAL_SEEDS, LEAST_SEEDS]:
+        if cost(least, seeds) <= question.budget:
+            break
+    else:
+        needed = cost(least, question.seeds or LEAST_SEEDS)
+        raise SpecError(
+            f"a budget of {told(question.budget)} is too small: {least} steps and {question.seeds or LEAST_SEEDS} "
+            f"seeds take {told(needed)} here; give --budget {math.ceil(needed / 60)}m, fewer --arms or a smaller task"
+        )
+    steps = question.steps or _most(lambda n: cost(n, seeds) <= question.budget, LEAST_STEPS, MOST_STEPS)
+    steps = steps if question.steps else _rounded(steps)
+    if not question.seeds and (question.steps or steps == MOST_STEPS):
+        seeds = _most(lambda n: cost(steps, n) <= question.budget, seeds, MOST_SEEDS)
+    return steps, seeds
+
+
+def _most(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number that fits, where `low` does and all below one that fits do."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _rounded(steps: int) -> int:
+    """Down to two digits."""
+    unit = 10 ** max(0, int(math.log10(steps)) - 1)
+    return steps - steps % unit
+
+
+def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds: int) -> Plan:
+    base = timed[0][1]
+    scale = question.hold == "time" and base > 0
+    arms = tuple(
+        Arm(shape=shape, steps=max(1, round(steps * base / time)) if scale else steps, step_seconds=time)
+        for shape, time in timed
+    )
+    recipe = Recipe(learning_rate=question.rates[0], batch=question.batch, warm_up=0.1, clip=1.0)
+    fields = {name: getattr(question, name) for name in ("task", "options", "tokens", "held_out", "hold", "execution")}
+    return Plan(**fields, recipe=recipe, arms=arms, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds)
+
+
+def _rungs(question: Question, steps: int) -> tuple[int, ...]:
+    """What the steps are divided by in each round of trials; no round without rates to choose from."""
+    if len(question.rates) < 2:
+        return ()
+    if not question.shorter:
+        return (1,)
+    return tuple(divisor for divisor in (8, 4, 2) if steps // divisor >= SHORTEST_TRIAL) or (2,)

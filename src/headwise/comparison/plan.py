@@ -1,0 +1,254 @@
+"""A comparison before and between its runs: what is asked, which arms, what will be done, and how far it is.
+
+Pure functions: `chosen_arms` of the question, `follow` of the plan and the results there are. Trials of learning rates
+are whole schedules of fewer steps, with a seed that is judged nowhere. No torch here.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from headwise.cost import cached_per_token, fitting_micro_batches, forward_flops, parameters, sequence_length
+from headwise.known import find
+from headwise.options import ModelOptions
+from headwise.search import AXES, candidates, equal_cost, starting_point
+from headwise.shape import ModelShape
+from headwise.spec import Spec, SpecError
+from headwise.store.rows import TRIAL_SEED, Cell
+from headwise.training.run import Execution, Recipe, Run, RunResult
+
+HOLDS = ("params", "flops", "kv", "time")
+RATES = (0.002, 0.004, 0.008, 0.016, 0.032)
+BATCH = 16
+MOST_ARMS = 6  # that are proposed, with the base
+AROUND = 4.0  # proposed sizes are within this factor of the base's
+FINALISTS = 3  # at least, with the base, where there are so many arms
+EVALUATIONS = 5  # of a finalist's validation curve
+NEAR = 0.01  # costs closer than this are called equal
+
+Found = Callable[[list[Run]], Sequence[RunResult | None]]
+
+
+class _Kept(Spec):
+    """A spec that is kept as JSON, where tuples are lists and nested specs are objects."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: Any) -> Any:
+        kinds: dict[str, type[Spec]] = {"options": ModelOptions, "recipe": Recipe, "execution": Execution}
+        if info.field_name in kinds and isinstance(value, dict):
+            return kinds[info.field_name](**value)
+        if info.field_name == "arms" and isinstance(value, list):
+            return tuple(Arm(**one) if isinstance(one, dict) else one for one in value)
+        return tuple(value) if isinstance(value, list) else value
+
+
+class Question(_Kept):
+    """What is asked. Zero steps or seeds: as many as fit the budget."""
+
+    task: dict[str, Any] = Field(description="name and options of the task, or of somebody's own trainer")
+    options: ModelOptions = Field(description="the models' options")
+    tokens: int = Field(ge=0, description="of one sample; 0 where that is not known")
+    held_out: tuple[int, int] = Field(description="samples that are evaluated: validation, test")
+    base: str = Field(description="what the arms are compared with")
+    arms: tuple[str, ...] = Field(default=(), description="shapes to compare; none: shapes of equal cost")
+    hold: str = Field(default="params", description="what is equal in all arms")
+    vary: tuple[str, ...] = Field(default=("heads",), description="axes along which arms are proposed")
+    budget: float = Field(default=0.0, ge=0, description="seconds; 0 where steps and seeds are given")
+    steps: int = Field(default=0, ge=0, description="of the finalists' runs")
+    seeds: int = Field(default=0, ge=0, description="of each finalist")
+    rates: tuple[float, ...] = Field(default=RATES, description="learning rates to choose from")
+    batch: int = Field(default=BATCH, gt=0, description="samples a step")
+    shorter: bool = Field(default=True, description="whether runs of fewer steps can be had")
+    execution: Execution = Field(default_factory=Execution, description="what was resolved for this machine")
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Arm(_Kept):
+    """A shape, how long it trains, and how long a step of it took when the plan was made."""
+
+    shape: str
+    steps: int = Field(gt=0)
+    step_seconds: float = Field(ge=0)
+
+
+class Plan(_Kept):
+    """Everything that is decided before the first run; the base is the first arm."""
+
+    task: dict[str, Any]
+    options: ModelOptions
+    tokens: int
+    held_out: tuple[int, int]
+    hold: str
+    recipe: Recipe
+    execution: Execution
+    arms: tuple[Arm, ...]
+    rates: tuple[float, ...]
+    rungs: tuple[int, ...] = Field(description="what a full run's steps are divided by in each round of trials")
+    seeds: int
+
+    @property
+    def base(self) -> str:
+        return self.arms[0].shape
+
+    def final(self, arm: Arm, rate: float, seed: int) -> Run:
+        return self._run(arm, rate, steps=arm.steps, seed=seed, evaluations=min(EVALUATIONS, arm.steps))
+
+    def trial(self, arm: Arm, rate: float, divisor: int) -> Run:
+        """Of fewer steps, but a whole schedule, with a seed that is judged nowhere."""
+        return self._run(arm, rate, steps=max(1, arm.steps // divisor), seed=TRIAL_SEED, evaluations=1)
+
+    def _run(self, arm: Arm, rate: float, **settings: Any) -> Run:
+        model, recipe = ModelShape.parse(arm.shape), self.recipe.replace(learning_rate=rate)
+        if self.tokens:
+            parts = fitting_micro_batches(model, self.options, self.tokens, recipe.batch)
+            recipe = recipe.replace(micro_batches=parts)
+        return Run(task=self.task, shape=arm.shape, options=self.options, recipe=recipe, **settings)
+
+    def step_units(self, run: Run, test: bool = False) -> float:
+        """What a run takes, in training steps: a forward pass, which is all that evaluation needs, is a third of one.
+
+        The test after the last step is not in a result's seconds.
+        """
+        evaluated = run.evaluations * self.held_out[0] + test * self.held_out[1]
+        return run.steps + evaluated / run.recipe.batch / 3
+
+
+# ---- arms ----------------------------------------------------------------------------------------------------------
+
+
+def chosen_arms(question: Question) -> list[str]:
+    """The base, then the given shapes or those that are proposed."""
+    base = find(question.base).shape
+    if question.hold not in HOLDS:
+        raise SpecError(f"cannot hold '{question.hold}'; there are {', '.join(HOLDS)}")
+    given = [find(text).shape for text in question.arms] if question.arms else _proposed(question, base)
+    arms = list(dict.fromkeys(map(str, (base, *given))))
+    if len(arms) < 2:
+        raise SpecError(
+            f"nothing to compare {base} with: give --arms, or other axes to --vary (there are {', '.join(AXES)})"
+        )
+    return arms
+
+
+def _proposed(question: Question, base: ModelShape) -> list[ModelShape]:
+    """Shapes of equal cost around the base; of many, those that lie farthest from each other."""
+    vary = question.vary
+    if question.hold == "time":
+        shapes = [candidate.shape for candidate in candidates(starting_point(base), vary)]
+    else:
+        settings: dict[str, Any] = {"hold": question.hold, "vary": vary, "context": question.tokens}
+        shapes = [row.shape for row in equal_cost(base, question.options, **settings)]
+    places = {str(shape): _place(shape) for shape in shapes}
+    own = _place(base)
+    near = [shape for shape in shapes if _distance(places[str(shape)], own) <= math.log2(AROUND) and shape != base]
+    chosen = [base]
+    while near and len(chosen) < MOST_ARMS:
+        gaps = {str(s): min(_distance(places[str(s)], places.get(str(c), own)) for c in chosen) for s in near}
+        chosen.append(max(near, key=lambda shape: gaps[str(shape)]))
+        near.remove(chosen[-1])
+    return sorted(chosen, key=lambda shape: places.get(str(shape), own))
+
+
+def _place(shape: ModelShape) -> tuple[float, ...]:
+    layer = shape.layers[0]
+    sizes = (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, shape.depth, shape.mlps[0])
+    return tuple(math.log2(max(1, size)) for size in sizes)
+
+
+def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def costs(plan: Plan, shape: str) -> dict[str, int]:
+    """What an arm costs: the parameters and cache of its body, the FLOPs of training on one token."""
+    model, length = ModelShape.parse(shape), sequence_length(plan.options, plan.tokens)
+    return {
+        "parameters": parameters(model, plan.options)["body"],
+        "flops": 3 * forward_flops(model, plan.options, length) // length,
+        "kv_bytes_per_token": 2 * cached_per_token(model),  # at 16 bits
+    }
+
+
+# ---- from one stage to the next ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Course:
+    """How far a comparison is: the runs of the stage that is not at its end, and what earlier stages decided."""
+
+    stage: str = ""
+    runs: list[Run] = field(default_factory=list)  # empty when every run has ended
+    rates: dict[str, float] = field(default_factory=dict)  # of the finalists
+    dropped: dict[str, str] = field(default_factory=dict)  # why an arm is none
+    finals: list[Cell] = field(default_factory=list)
+
+
+def follow(plan: Plan, found: Found) -> Course:
+    """Walk through the stages as far as results go; `found` gives the result of each run, or None."""
+    alive, course = {arm.shape: plan.rates for arm in plan.arms}, Course()
+    for number, divisor in enumerate(plan.rungs, 1):
+        trials = [(arm, rate) for arm in plan.arms for rate in alive.get(arm.shape, ())]
+        runs = [plan.trial(arm, rate, divisor) for arm, rate in trials]
+        results = found(runs)
+        if None in results:
+            course.stage = f"learning rates, round {number} of {len(plan.rungs)}: 1/{divisor} of the steps"
+            course.runs = runs
+            return course
+        errors: dict[str, dict[float, float]] = {}
+        for (arm, rate), result in zip(trials, results, strict=True):
+            assert result is not None
+            errors.setdefault(arm.shape, {})[rate] = result.validation_error
+        if min(errors[plan.base].values()) == math.inf:
+            raise SpecError(_no_end(plan.base, [r for r in results if r]))
+        alive = _halve(errors, plan.base, last=number == len(plan.rungs), dropped=course.dropped)
+    course.rates = {arm: kept[0] for arm, kept in alive.items()}
+    finalists = [arm for arm in plan.arms if arm.shape in alive]
+    course.finals = [
+        Cell({"arm": arm.shape}, plan.final(arm, course.rates[arm.shape], seed))
+        for seed in range(plan.seeds)
+        for arm in finalists
+    ]
+    runs = [at.run for at in course.finals]
+    if None in found(runs):
+        course.stage, course.runs = f"{len(finalists)} finalists, {plan.seeds} seeds each", runs
+    return course
+
+
+def _halve(
+    errors: dict[str, dict[float, float]], base: str, last: bool, dropped: dict[str, str]
+) -> dict[str, tuple[float, ...]]:
+    """The rule: each arm keeps the better half of its rates (in the end one), and of the arms other than the base the
+    better half stay, by their best rate, or as many as make FINALISTS; one that no rate suits is dropped."""
+    best = {arm: min(found.values()) for arm, found in errors.items()}
+    others = sorted((arm for arm in errors if arm != base and best[arm] < math.inf), key=lambda arm: best[arm])
+    kept = others[: still_in(len(errors) - 1)]
+    for arm in errors:
+        if arm not in (base, *kept):
+            why = "no learning rate came to an end" if best[arm] == math.inf else f"validation error {best[arm]:.4g}"
+            limit = f", those kept had {best[kept[-1]]:.4g} or less" if kept and best[arm] < math.inf else ""
+            dropped[arm] = why + limit
+    return {arm: _better_rates(errors[arm], last) for arm in (base, *kept)}
+
+
+def _better_rates(errors: dict[float, float], last: bool) -> tuple[float, ...]:
+    ranked = sorted(errors, key=lambda rate: errors[rate])
+    return tuple(sorted(ranked[: 1 if last else math.ceil(len(ranked) / 2)]))
+
+
+def still_in(others: int) -> int:
+    """How many of so many arms, the base not counted, a round of trials leaves."""
+    return min(others, max(FINALISTS - 1, math.ceil(others / 2)))
+
+
+def _no_end(base: str, results: list[RunResult]) -> str:
+    said = next((r.message.strip().splitlines()[-1] for r in results if r.message.strip()), "the error was not finite")
+    return f"the base {base} did not come to an end at any learning rate ({said}); try lower --rates, or look there"

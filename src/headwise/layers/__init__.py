@@ -1,0 +1,1 @@
+"""The attention layer, its cache and its kernels."""

@@ -1,0 +1,125 @@
+"""C++ that is compiled on the machine it runs on, for one size, and kept in the machine's cache.
+
+A size is a source and what its macros are: `Size("tiled_mlp", (("W", 64),))`. Compiling takes a second or two, once for
+a machine, and needs g++ or clang++. A processor may advertise instructions that it cannot run, so before anything else
+a child process runs one of them (`tried`).
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platformdirs import user_cache_dir
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPILERS = ("g++", "clang++", "c++")
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """A source, its macros, and the type of its numbers."""
+
+    source: str
+    macros: tuple[tuple[str, int], ...]
+    real: str = "float"
+
+
+def missing(sizes: Iterable[Size]) -> list[Size]:
+    """Those that this machine has not compiled yet."""
+    return [size for size in sorted(set(sizes)) if not _place(_command(size)).exists()]
+
+
+def prepare(sizes: Iterable[Size]) -> None:
+    """Compile them all at once, before workers want them one by one."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_compile, map(_command, sizes)))
+
+
+@cache
+def library(size: Size) -> Any:
+    """The compiled source; its functions take addresses and numbers, and give nothing."""
+    return ctypes.CDLL(str(_compiled(size)))
+
+
+def call(function: Any, tensors: Sequence["Tensor | None"], *numbers: int | float) -> None:
+    """A compiled function of tensors (None is no address) and numbers."""
+    if function.argtypes is None:
+        kinds = [ctypes.c_double if isinstance(number, float) else ctypes.c_long for number in numbers]
+        function.argtypes = [*[ctypes.c_void_p] * len(tensors), *kinds]
+        function.restype = None
+    function(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
+
+
+def tried(size: Size, code: str) -> None:
+    """Run `code` in a child process, with the compiled source as its argument; an error if that dies."""
+    command = [sys.executable, "-c", code, str(_compiled(size))]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _compiled(size: Size) -> Path:
+    command = _command(size)
+    place = _place(command)
+    if not place.exists():
+        _compile(command)
+    return place
+
+
+def _command(size: Size) -> list[str]:
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise OSError(f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    flags = ["-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", f"-DREAL={size.real}"]
+    return [compiler, *flags, *(f"-D{name}={value}" for name, value in size.macros), str(FOLDER / f"{size.source}.cpp")]
+
+
+def _place(command: list[str]) -> Path:
+    """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
+    sources = [Path(command[-1]).read_text(), (FOLDER / "tiles.h").read_text()]
+    name = hashlib.sha256("\0".join([*command[:-1], processor(), _instructions(), *sources]).encode()).hexdigest()[:24]
+    return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
+
+
+def processor() -> str:
+    """Its name, as the system gives it."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        import platform
+
+        return platform.processor() or "unknown"
+
+
+@cache
+def _instructions() -> str:
+    """Which ones the processor says it has: its name alone may be that of several kinds."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _compile(command: list[str]) -> None:
+    """Under another name first: several processes may want the same one at the same time."""
+    place = _place(command)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / place.name
+        subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, timeout=300)
+        made.replace(place)

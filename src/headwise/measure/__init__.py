@@ -1,0 +1,1 @@
+"""What is measured on a model or on tensors."""

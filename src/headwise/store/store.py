@@ -1,0 +1,397 @@
+"""Results in one SQLite file. Plain data goes in, a data frame comes out, and a crash loses nothing that was stored.
+
+    with Store(path) as store:
+        store.add(run, result)      # one transaction; False where the run was finished already
+        store.finished(keys)        # what a sweep need not do again
+        store.get("3fa9")           # (run, result), by the key or by its first digits
+        store.frame()               # polars, a row a run
+        store.merge(["other.db", "exported/"])
+
+Only the driver process writes; workers hand their `RunResult` back to it. Two drivers on one file wait for each other.
+A run that is done or diverged is finished, and a finished row never changes; a failed one gives way to a later result.
+Everything is stored as numbers, text and JSON: reading a file that others made runs no code of theirs. No torch here.
+"""
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from headwise.store.records import (
+    COLUMNS,
+    HERE,
+    LATER,
+    POINTS,
+    Pair,
+    Point,
+    Record,
+    StoreError,
+    blank,
+    decode,
+    encode,
+    flat,
+    for_others,
+    points_to_json,
+)
+from headwise.training.run import Run, RunResult
+
+if TYPE_CHECKING:
+    import polars
+
+Where = Callable[[Run, RunResult], bool]
+
+FINISHED = ("done", "diverged")
+PATIENCE = 60.0  # seconds to wait for another driver's transaction
+APPLICATION = 0x68656164  # "head": tells a store from the databases of other programs
+
+# What takes a file from each version to the next; a new file starts empty and takes them all. Never edit one that was
+# released: append. `flops` is text because large runs exceed 64 bits; a value that is NULL was not a number.
+MIGRATIONS = (
+    f"""PRAGMA application_id = {APPLICATION};
+    CREATE TABLE runs (
+        key TEXT PRIMARY KEY, status TEXT NOT NULL, spec TEXT NOT NULL, metrics TEXT NOT NULL,
+        environment TEXT NOT NULL, steps INTEGER NOT NULL, seconds REAL NOT NULL, tokens INTEGER NOT NULL,
+        flops TEXT NOT NULL, parameters INTEGER NOT NULL, peak_bytes INTEGER NOT NULL, kernel TEXT NOT NULL,
+        weights TEXT NOT NULL, message TEXT NOT NULL, created TEXT NOT NULL);
+    CREATE TABLE curves (id INTEGER PRIMARY KEY, key TEXT, step INTEGER, name TEXT, value REAL);
+    CREATE INDEX curves_of_run ON curves (key)""",
+    f"""ALTER TABLE runs ADD COLUMN provenance TEXT NOT NULL DEFAULT '{HERE}';
+    CREATE TABLE probes (id INTEGER PRIMARY KEY, key TEXT, step INTEGER, name TEXT, value REAL);
+    CREATE INDEX probes_of_run ON probes (key)""",
+    "ALTER TABLE runs ADD COLUMN latency REAL NOT NULL DEFAULT 0",
+)
+SCHEMA = len(MIGRATIONS)
+# How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.
+NETWORKED = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "afs", "9p", "virtiofs", "fuse.")
+MOUNTS = Path("/proc/mounts")
+TROUBLE = {  # by SQLite's name for it
+    "SQLITE_FULL": "there is no space left for {path}; nothing was written, and earlier results are intact",
+    "SQLITE_IOERR": "the system cannot read or write {path} ({error}); earlier results are intact",
+    "SQLITE_BUSY": "another process has been writing to {path} for too long; try again when it has finished",
+    "SQLITE_READONLY": "{path} is read-only, so nothing can be stored in it",
+    "SQLITE_CANTOPEN": "cannot open or create {path}: a store is a file in a folder that one can write to",
+    "SQLITE_NOTADB": "{path} is not a headwise store; it was left as it is, choose another file",
+    "SQLITE_CORRUPT": "{path} is damaged; it was left as it is, choose another file",
+}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of the runs of other stores. A conflict is the same run with other metrics: one file is wrong."""
+
+    added: int
+    known: int
+    replaced: int  # because they had failed here
+
+
+def default_path() -> Path:
+    """Where results live: HEADWISE_STORE, else the user's data directory."""
+    from platformdirs import user_data_dir
+
+    return Path(os.environ.get("HEADWISE_STORE") or Path(user_data_dir("headwise"), "headwise.db"))
+
+
+class Store(AbstractContextManager["Store"]):
+    """Results of runs, by key. The file is created where there is none, and brought up to date where it is older."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = (default_path() if path is None else Path(path)).expanduser()
+        self._connection = _open(self.path)
+        self._known: tuple[tuple[int, int] | None, list[Pair]] = (None, [])  # see _decoded
+
+    @property
+    def files(self) -> Path:
+        """The folder beside it: checkpoints, kept weights, plans of comparisons."""
+        return self.path.with_suffix(".files")
+
+    @classmethod
+    def from_parquet(cls, *paths: str | Path) -> Self:
+        """A read-only store in memory, of whatever `merge` takes."""
+        store = cls(":memory:")
+        store.merge(paths)
+        store._connection.execute("PRAGMA query_only = ON")
+        return store
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, run: Run, result: RunResult, *, provenance: str = HERE) -> bool:
+        """Store a result, in one transaction. False where the run was finished already: the first result stays."""
+        if result.key != run.key:
+            raise StoreError(f"a result of run {result.key} cannot be stored under run {run.key}")
+        record = encode(run, result, provenance)
+        with _explained(self.path), _transaction(self._connection):
+            if self._keys("key = ? AND status IN (?, ?)", run.key, *FINISHED):
+                return False
+            self._write(record)
+        return True
+
+    def merge(self, paths: Iterable[str | Path]) -> Merged:
+        """Take in other stores: SQLite files, exported Parquet files, folders of the latter. On a conflict, nothing."""
+        incoming = [record for path in paths for record in _records_of(Path(path).expanduser())]
+        fates: dict[str, list[str]] = {"added": [], "known": [], "replaced": [], "conflict": []}
+        with _explained(self.path), _transaction(self._connection):
+            for record in incoming:
+                fate = _fate(self._select("key = ?", record["key"]), record)
+                fates[fate].append(record["key"])
+                if fate in ("added", "replaced"):
+                    self._write(record)
+            if conflicts := fates.pop("conflict"):
+                raise StoreError(f"nothing was merged: the files disagree on the metrics of {_told(conflicts)}")
+        return Merged(**{fate: len(keys) for fate, keys in fates.items()})
+
+    def get(self, key: str) -> Pair | None:
+        """A run and its whole result, by the key or by as many of its first digits as tell it from the others."""
+        found = self._find(key)
+        return decode(self._whole(found)) if found else None
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Those of the keys that need no further run."""
+        return {*self._keys("status IN (?, ?)", *FINISHED)} & {*keys}
+
+    def runs(self, status: str | None = None, task: str | None = None, where: Where | None = None) -> Iterator[Pair]:
+        """Runs with their results, oldest first, without curves and probes."""
+        for run, result in self._decoded():
+            wanted = status in (None, result.status) and task in (None, run.task["name"])
+            if wanted and (where is None or where(run, result)):
+                yield run, result
+
+    def _decoded(self) -> list[Pair]:
+        """Everything, decoded once until this or another process writes: a ledger asks for it for every study."""
+        stamp = (_ask(self._connection, "PRAGMA data_version"), self._connection.total_changes)
+        if self._known[0] != stamp:
+            self._known = (stamp, [decode(record) for record in self._select()])
+        return self._known[1]
+
+    def with_points(self, results: Iterable[RunResult]) -> Iterator[RunResult]:
+        """Results of `runs` with their curves and probes."""
+        for result in results:
+            curve, probes = (self._points(table, result.key) for table in POINTS)
+            yield replace(result, curve=curve, probes=probes)
+
+    def curve(self, key: str) -> list[Point]:
+        """A run's validation curve: rows of (step, name, value)."""
+        return self._points("curves", self._find(key))
+
+    def frame(self) -> "polars.DataFrame":
+        """A row a run: the spec, the result and every metric as columns.
+
+        Where layers differ, a size is text ('8,8,4'), and so is its whole column. `steps` were planned, `steps_done`
+        reached. What else is in the spec has dotted names ('recipe.batch'); a metric whose name is taken becomes
+        'metric.<name>'. FLOPs are floats here.
+        """
+        import polars as pl
+
+        records = self._select()
+        rows = [flat(record) for record in records or [blank()]]  # an empty store has columns too
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = [pl.Series(name, [row.get(name) for row in rows], strict=False) for name in names]
+        return pl.DataFrame(columns).head(len(records))
+
+    def curves_frame(self, table: str = "curves") -> "polars.DataFrame":
+        """Every point of every curve, or with table="probes" every value of every probe: key, step, name, value."""
+        import polars as pl
+
+        schema = {"key": str, "step": int, "name": str, "value": float}
+        rows = self._query(f"SELECT {', '.join(schema)} FROM {table} ORDER BY id")
+        return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col("value").fill_null(math.nan))
+
+    def export(self, path: str | Path) -> Path:
+        """Write everything to .parquet, from which `merge` gives it all back, or the data frame to .csv."""
+        import polars as pl
+
+        path = Path(path).expanduser()
+        if path.suffix not in (".parquet", ".csv"):
+            raise StoreError(f"cannot export to {path}: its name must end with .parquet or .csv")
+        partial = path.with_name(f".{path.name}.partial")  # so that the name only ever stands for a whole file
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".csv":
+                self.frame().write_csv(partial)
+            else:
+                schema = pl.DataFrame([blank()]).schema
+                pl.DataFrame([for_others(self._whole(key)) for key in self._keys()], schema).write_parquet(partial)
+            partial.replace(path)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise StoreError(f"cannot write {path}: {error}") from None
+        return path
+
+    def _query(self, sql: str, *values: Any) -> list[Any]:
+        with _explained(self.path):
+            return self._connection.execute(sql, values).fetchall()
+
+    def _select(self, condition: str = "1", *values: Any) -> list[Record]:
+        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {condition} ORDER BY created, key"
+        return [dict(zip(COLUMNS, row, strict=True)) for row in self._query(sql, *values)]
+
+    def _keys(self, condition: str = "1", *values: Any) -> list[str]:
+        return [key for (key,) in self._query(f"SELECT key FROM runs WHERE {condition} ORDER BY created, key", *values)]
+
+    def _find(self, start: str) -> str | None:
+        """The key that starts so, if one does."""
+        found = self._keys("substr(key, 1, ?) = ?", len(start), start) if start else []
+        if len(found) > 1:
+            raise StoreError(f"'{start}' is the start of {_told(found)}; give more digits")
+        return found[0] if found else None
+
+    def _whole(self, key: str) -> Record:
+        (record,) = self._select("key = ?", key)
+        return record | {field: points_to_json(self._points(table, key)) for table, field in POINTS.items()}
+
+    def _points(self, table: str, key: str | None) -> list[Point]:
+        rows = self._query(f"SELECT step, name, ifnull(value, 'nan') FROM {table} WHERE key = ? ORDER BY id", key)
+        return [(step, name, float(value)) for step, name, value in rows]
+
+    def _write(self, record: Record) -> None:
+        """Put a whole record in the place of whatever the key had. Call it inside a transaction."""
+        key, places = record["key"], ", ".join("?" * len(COLUMNS))
+        for table in ("runs", *POINTS):
+            self._query(f"DELETE FROM {table} WHERE key = ?", key)
+        self._query(f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({places})", *(record[name] for name in COLUMNS))
+        _, result = decode(record)
+        for table, field in POINTS.items():
+            rows = [(key, *point) for point in getattr(result, field)]
+            self._connection.executemany(f"INSERT INTO {table} (key, step, name, value) VALUES (?, ?, ?, ?)", rows)
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a store that is sound and up to date, on which a commit that returned has reached the disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot keep results in {path}: {error}") from None
+    with _explained(path), ExitStack() as on_failure:
+        connection = on_failure.enter_context(closing(sqlite3.connect(path, PATIENCE, isolation_level=None)))
+        _check(connection, path)
+        # A write-ahead log needs memory that all its processes share, so one machine. EXTRA syncs the folder too.
+        journal, sync = ("DELETE", "EXTRA") if on_network(path) else ("WAL", "FULL")
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute(f"PRAGMA synchronous = {sync}")
+        _upgrade(connection)
+        on_failure.pop_all()
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is not ours, newer than we are, or damaged. Nothing is written before this has passed."""
+    if not _ask(connection, "SELECT count(*) FROM sqlite_master"):
+        return
+    if _ask(connection, "PRAGMA application_id") != APPLICATION:
+        raise StoreError(f"{path} is a database of another program; it was left as it is, choose another file")
+    version = _ask(connection, "PRAGMA user_version")
+    if version > SCHEMA:
+        raise StoreError(f"{path} was made by a newer headwise (version {version}; this one reads {SCHEMA}): update it")
+    if _ask(connection, "PRAGMA quick_check(1)") != "ok":
+        raise StoreError(TROUBLE["SQLITE_CORRUPT"].format(path=path))
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring the file to this version; of two drivers that open a new file at once, the second finds it made."""
+    if _ask(connection, "PRAGMA user_version") < SCHEMA:
+        with _transaction(connection):
+            for step in MIGRATIONS[_ask(connection, "PRAGMA user_version") :]:
+                for statement in step.split(";"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _ask(connection: sqlite3.Connection, question: str) -> Any:
+    return connection.execute(question).fetchone()[0]
+
+
+def on_network(path: Path) -> bool:
+    """Whether a path lies on a network file system, by Linux's list of mounts. Elsewhere one cannot tell: no."""
+    mounts = MOUNTS.read_text(errors="replace").splitlines() if MOUNTS.exists() else []
+    kinds = {Path(place.replace(r"\040", " ")): kind for _, place, kind, *_ in (line.split(" ") for line in mounts)}
+    nearest = next((kinds[folder] for folder in path.resolve().parents if folder in kinds), "")
+    return nearest.startswith(NETWORKED)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk may have rolled it back already
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into sentences; what has no code is a mistake of the program's, such as a closed store."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", None)
+        if name is None:
+            raise
+        reason = next((text for code, text in TROUBLE.items() if name.startswith(code)), "{path}: {error}")
+        raise StoreError(reason.format(path=path, error=error)) from None
+
+
+# ---- other stores --------------------------------------------------------------------------------------------------
+
+
+def _records_of(path: Path) -> Iterator[Record]:
+    """Whole records of another store. Each is decoded once, so that nothing unreadable is taken in."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files or not files[0].exists():
+        raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
+    for file in files:
+        for record in _read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
+            decode(record)
+            yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
+
+
+def _read_store(path: Path) -> list[Record]:
+    """Through a copy in memory: the other file may need an upgrade, and it is not ours to change."""
+    frozen = not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    address = f"{path.resolve().as_uri()}?{'immutable=1' if frozen else 'mode=rw'}"
+    with Store(":memory:") as copy, _explained(path):
+        with closing(sqlite3.connect(address, PATIENCE, uri=True)) as source:
+            _check(source, path)
+            source.backup(copy._connection)
+        _upgrade(copy._connection)
+        return [copy._whole(key) for key in copy._keys()]
+
+
+def _read_parquet(path: Path) -> list[Record]:
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise StoreError(f"cannot read {path}: {error}") from None
+    later = {name: value for name, value in LATER.items() if name not in frame.columns}
+    frame = frame.with_columns(pl.lit(value).alias(name) for name, value in later.items())
+    if dict(frame.schema) != dict(pl.DataFrame([blank()]).schema):
+        raise StoreError(f"{path} does not have the columns that this version of headwise exports")
+    return frame.to_dicts()
+
+
+def _fate(held: list[Record], record: Record) -> str:
+    """What merging does with a record: added, known, replaced or conflict."""
+    if not held:
+        return "added"
+    if record["status"] not in FINISHED or held[0]["status"] not in FINISHED:
+        return "replaced" if record["status"] in FINISHED else "known"
+    ours, theirs = ((one["status"], json.loads(one["metrics"])) for one in (held[0], record))
+    return "known" if ours == theirs else "conflict"
+
+
+def _told(keys: list[str], most: int = 10) -> str:
+    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

@@ -1,0 +1,62 @@
+"""Doing the runs that the store lacks, here or on a Ray cluster."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headwise.store.store import Store
+from headwise.sweep.plan import Summary, Watch, make_plan
+from headwise.sweep.resolve import compile_kernels
+from headwise.training.run import Run
+
+
+def conduct(
+    runs: list[Run],
+    store: Store,
+    *,
+    folder: Path,
+    workers: int = 0,
+    watch: Watch | None = None,
+    shard: tuple[int, int] = (0, 1),
+    ray_address: str | None = None,
+    keep_weights: bool = False,
+    checkpoint_seconds: float = 20.0,
+) -> Summary:
+    """Do what the store lacks, here or on a Ray cluster; Ctrl-C and SIGTERM checkpoint and stop."""
+    plan = make_plan(runs, store, shard)
+    weights = folder / "weights" if keep_weights else None
+    with _stoppable(watch or Watch()) as watching:
+        settings: dict[str, Any] = {"weights": weights, "watch": watching, "checkpoint_seconds": checkpoint_seconds}
+        settings |= {"checkpoints": folder / "checkpoints"}
+        if ray_address is None:
+            from headwise.sweep import local
+
+            compile_kernels(plan.todo, watching)
+            return local.sweep(plan, store, workers=workers, **settings)
+        from headwise.sweep import ray_cluster
+
+        return ray_cluster.sweep(plan, store, address=ray_address, **settings)
+
+
+@contextmanager
+def _stoppable(watch: Watch) -> Iterator[Watch]:
+    """Count Ctrl-C and SIGTERM instead of dying of them: one asks runs to checkpoint, two stop now."""
+    asked = [0]
+
+    def count(number: int, frame: Any) -> None:
+        asked[0] += 1
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = {kind: signal.signal(kind, count) for kind in kinds}
+    except ValueError:  # not the main thread: somebody else answers signals
+        yield watch
+        return
+    try:
+        yield replace(watch, stop_asked=lambda: asked[0])
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

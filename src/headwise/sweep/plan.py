@@ -1,0 +1,128 @@
+"""Many runs: planned first, then done in processes of this machine or on a Ray cluster, each of them once.
+
+    plan = make_plan(runs, store)          # what the store holds is not trained again
+    summary = local.sweep(plan, store, checkpoints=folder)
+
+Only the process that calls this writes the store; workers give their results back. A run whose worker dies goes on
+from its checkpoint in another; one that fails is a row with its traceback, and the sweep goes on.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from headwise.cost import activation_bytes, forward_flops, parameters
+from headwise.spec import SpecError
+from headwise.training.run import Run, RunResult
+
+DEATHS = 3  # a run whose process died so often has failed
+STALLED_SECONDS = 900.0  # a run that makes no step for so long has failed
+
+
+class Rows(Protocol):
+    """What a sweep needs of a store."""
+
+    def finished(self, keys: Iterable[str]) -> set[str]: ...
+
+    def add(self, run: Run, result: RunResult) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs still to do, longest first, and the keys of those already done."""
+
+    todo: tuple[Run, ...]
+    found: tuple[str, ...]
+
+    @property
+    def flops(self) -> int:
+        return sum(work(run) for run in self.todo)
+
+
+@dataclass
+class Summary:
+    """How a sweep ended."""
+
+    planned: int = 0
+    found: int = 0
+    trained: int = 0
+    diverged: int = 0
+    failed: int = 0
+    stopped: int = 0
+    restarts: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return dict(vars(self))
+
+    def __add__(self, other: "Summary") -> "Summary":
+        return Summary(**{name: count + getattr(other, name) for name, count in vars(self).items()})
+
+
+@dataclass
+class Watch:
+    """What a sweep tells while it runs; the command line draws it."""
+
+    on_compile: Callable[[int], None] = lambda kernels: None
+    on_start: Callable[[Run], None] = lambda run: None
+    on_step: Callable[[Run, int], None] = lambda run, step: None
+    on_end: Callable[[Run, RunResult], None] = lambda run, result: None
+    stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
+
+
+def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Watch) -> None:
+    """A run has ended: into the store first, then into the counts, then to whoever watches."""
+    store.add(run, result)
+    summary.trained += 1
+    summary.diverged += result.status == "diverged"
+    summary.failed += result.status == "failed"
+    watch.on_end(run, result)
+
+
+def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> Plan:
+    """Each key once, without those the store holds; of n shards, shard i takes every n-th."""
+    unique = {run.key: run for run in runs}
+    index, count = shard
+    mine = {key: unique[key] for key in sorted(unique)[index::count]}
+    done = store.finished(mine)
+    todo = sorted((run for key, run in mine.items() if key not in done), key=work, reverse=True)
+    return Plan(tuple(todo), tuple(sorted(done)))
+
+
+def work(run: Run) -> int:
+    """FLOPs of a run's training, as the price of its place in the queue."""
+    return 3 * run.steps * run.recipe.batch * forward_flops(run.model_shape, run.options, tokens(run))
+
+
+def memory(run: Run) -> int:
+    """Bytes a run is expected to need: training state and the activations of one micro-batch."""
+    state = 16 * parameters(run.model_shape, run.options)["total"]
+    batch = -(-run.recipe.batch // run.recipe.micro_batches)
+    return state + activation_bytes(run.model_shape, run.options, tokens(run), batch)
+
+
+def tokens(run: Run) -> int:
+    """A guess from the task's fields or the model's, for queues and progress bars: the task itself would need torch."""
+    named = (run.task.get(name) for name in ("tokens", "points", "context", "length"))
+    return int(next(filter(None, named), run.options.tokens or 128))
+
+
+def read_shard(text: str | None) -> tuple[int, int]:
+    """'2/8' is shard 2 of 8, counted from 0; without text, a Slurm array says which."""
+    if text is None:
+        index, count = os.environ.get("SLURM_ARRAY_TASK_ID"), os.environ.get("SLURM_ARRAY_TASK_COUNT")
+        if not index or not count:
+            return 0, 1
+        first = int(os.environ.get("SLURM_ARRAY_TASK_MIN", "0"))
+        last = int(os.environ.get("SLURM_ARRAY_TASK_MAX", str(first + int(count) - 1)))
+        if last - first + 1 != int(count):
+            raise SpecError("the shards of a Slurm array must follow each other; use --array=0-7, or give --shard i/n")
+        return int(index) - first, int(count)
+    try:
+        index_text, count_text = text.split("/")
+        shard = int(index_text), int(count_text)
+    except ValueError:
+        raise SpecError(f"cannot read the shard '{text}'; write 0/8 for the first of eight") from None
+    if not 0 <= shard[0] < shard[1]:
+        raise SpecError(f"shard {text} does not exist: they count from 0/{shard[1]} to {shard[1] - 1}/{shard[1]}")
+    return shard

@@ -1,0 +1,53 @@
+"""What a plan would cost here: exact FLOPs, and time from a few steps of a few of its runs."""
+
+import time
+from dataclasses import dataclass
+
+from headwise.sweep.plan import Plan, work
+
+CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a plan would cost here."""
+
+    runs: int
+    found: int
+    flops: int
+    parameters: int
+    seconds: float
+    workers: int
+
+
+def price(plan: Plan, workers: int) -> Price:
+    """FLOPs are exact; time comes from a few steps of a few of the plan's runs, here and now."""
+    from headwise.cost import parameters
+
+    rates = _calibrate(plan)
+    seconds = sum(work(run) / _nearest(rates, work(run)) for run in plan.todo if run.steps)
+    count = sum(parameters(run.model_shape, run.options)["total"] for run in plan.todo)
+    return Price(len(plan.todo), len(plan.found), plan.flops, count, seconds / workers, workers)
+
+
+def _calibrate(plan: Plan) -> dict[int, float]:
+    """FLOPs a second, by the work of a run: a few steps of runs from the smallest to the largest."""
+    from headwise.training.loop import train
+    from headwise.training.machine import keep_memory
+
+    keep_memory()
+    order = sorted({work(run): run for run in plan.todo if run.steps}.items())
+    chosen = order[:: max(1, len(order) // CALIBRATED_CELLS)] + order[-1:]
+    rates = {}
+    for flops, run in chosen:
+        few = run.replace(steps=CALIBRATED_STEPS, evaluations=1)
+        train(few)  # warms up
+        start = time.perf_counter()
+        result = train(few)
+        seconds = result.seconds if result.steps else time.perf_counter() - start
+        rates[flops] = flops * CALIBRATED_STEPS / run.steps / max(seconds, 1e-9)
+    return rates
+
+
+def _nearest(rates: dict[int, float], flops: int) -> float:
+    return rates[min(rates, key=lambda known: abs(known - flops))]

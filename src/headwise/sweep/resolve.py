@@ -1,0 +1,150 @@
+"""Runs as they are planned on this machine: device and precision, which data, and the kernels that pay."""
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Literal
+
+from headwise.layers.cpu.compiled import Size
+from headwise.spec import SpecError
+from headwise.store.store import Store
+from headwise.sweep.plan import Watch, tokens, work
+from headwise.training.run import Execution, Run
+
+RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
+FLOPS_WORTH = 2 * 10**10  # of a run: a second or so, which is what compiling a kernel takes
+
+
+def resolve(device: str, precision: str) -> Execution:
+    """What 'auto' means on this machine: the fastest device; bfloat16 on CUDA, or where tried, safe and faster."""
+    import torch
+
+    kinds = ("cpu", "cuda", "mps")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in kinds or (device == "cuda" and not torch.cuda.is_available()):
+        raise SpecError(f"no device '{device}' here; use auto or one of {', '.join(kinds)} that headwise doctor lists")
+    if precision not in ("auto", "float32", "bfloat16"):
+        raise SpecError(f"no precision '{precision}'; there are auto, float32 and bfloat16")
+    if precision != "float32" and device == "cpu":
+        from headwise.training.doctor import worth_using
+
+        if worth_using("bfloat16"):
+            precision = "bfloat16"
+        elif precision == "bfloat16":
+            raise SpecError("bfloat16 is not safe, or not faster, on this processor; headwise doctor says why")
+    if precision == "auto":
+        precision = "bfloat16" if device == "cuda" else "float32"
+    return Execution.model_validate({"device": device, "precision": precision})
+
+
+def fitted(
+    runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
+) -> list[Run]:
+    """The runs as they are planned here: as the store already holds them, else with the path that pays.
+
+    Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
+
+    Kernels take a second or two to compile, so they are for runs that are not over by then, on a machine where they can
+    be compiled and win a race.
+    """
+    held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
+    planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
+    asked = execution.path != "fast"
+    pays = [not asked and work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
+    if any(pays) and _generated_wins():
+        generated = execution.replace(path="generated")
+        planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
+    return [held.get(_identity(run), run) for run in planned]
+
+
+def _identity(run: Run) -> tuple[str, str]:
+    """Equal for runs that differ only in what was resolved for a machine."""
+    return run.cell_key, run.content
+
+
+def _with_data(run: Run, sources: dict[str, str]) -> Run:
+    """The run with the hash of its data, and of its pre-training's, and the sizes that a model must have for it."""
+    before = run.begin.get("run", {})
+    if "task" in before:
+        learned, _ = _found(before["task"], sources)
+        run = run.replace(begin=run.begin | {"run": before | {"task": before["task"] | learned}})
+    found, facts = _found(run.task, sources)
+    return run.replace(task=run.task | found, options=run.options.replace(**facts)) if found else run
+
+
+def _found(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = task["name"]
+    if task.get("content") or name.endswith(".py"):
+        return {}, {}
+    place = {"source": sources[name]} if name in sources else {}
+    return _read(json.dumps(task | place, sort_keys=True))
+
+
+@cache
+def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What enters a run of a task that reads data: where it is, its hash, and the options that it decides."""
+    from headwise.options import FACTS
+    from headwise.tasks import DataTask, load
+
+    task = load(json.loads(spec)).resolved()
+    if not isinstance(task, DataTask):
+        return {}, {}
+    usual = task.default_options()
+    facts = {name: getattr(usual, name) for name in FACTS if getattr(usual, name)}
+    return {"source": task.source, "content": task.content}, facts
+
+
+def _kernels(run: Run) -> set[Size]:
+    """The compiled kernels that a run could use."""
+    from headwise.layers.cpu.tiled import attention_size, mlp_size, norm_size
+
+    options, execution, shape = run.options, run.execution, run.model_shape
+    if (execution.device, execution.precision, execution.compiled) != ("cpu", "float32", False):
+        return set()
+    between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
+    bare = not (options.causal or between or options.hardmax)
+    attention = [attention_size(layer, tokens(run)) for layer in shape.layers] if bare else []
+    simple = options.activation == "relu" and options.mlp_kind != "gated"
+    mlps = [mlp_size(shape.width, hidden) for hidden in shape.mlps if hidden] if simple else []
+    norm = norm_size(shape.width) if options.norm == "unit" else None
+    return {size for size in (*attention, *mlps, norm) if size}
+
+
+def compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
+    """What the runs will want, if this machine does not have it yet."""
+    sizes = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
+    if not sizes:
+        return
+    from headwise.layers.cpu.compiled import missing, prepare
+    from headwise.layers.cpu.tiled import works
+
+    lacking = missing(sizes) if works() else []
+    if lacking:
+        watch.on_compile(len(lacking))
+        prepare(lacking)
+
+
+@cache
+def _generated_wins() -> bool:
+    """A race of one small layer, trained both ways."""
+    import torch
+
+    from headwise.layers.attention import Attention
+    from headwise.layers.cpu.tiled import works
+    from headwise.shape import AttentionShape
+    from headwise.training.machine import use_one_core
+
+    use_one_core()
+    if not works():
+        return False
+    tokens, times = torch.randn(32, 16, 64), {"fast": math.inf, "generated": math.inf}
+    for path in RACE_ORDER:
+        layer = Attention(AttentionShape.parse("w64-h64-r2"), path=path)
+        layer(tokens).sum().backward()
+        start = time.perf_counter()
+        layer(tokens).sum().backward()
+        times[path] = min(times[path], time.perf_counter() - start)
+    return times["generated"] < times["fast"]

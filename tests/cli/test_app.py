@@ -1,0 +1,109 @@
+"""The command line: what a stranger types, and what comes back."""
+
+import pytest
+
+from headwise.known import KNOWN
+from helpers.commands import as_json, headwise
+
+
+@pytest.mark.parametrize("words", [[], ["demo"], ["cost"], ["shapes"], ["study", "run"], ["claims"], ["train"]])
+def test_help_fits_and_shows_an_example(words):
+    done = headwise(*words, "--help")
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert ("Example: headwise" if words else "Start with: headwise demo") in done.stdout
+
+
+def test_cost():
+    found = as_json("cost", "gpt2")
+    assert found["shape"] == "w768-h12-L12"
+    assert found["parameters"]["total"] == 124_439_808
+    assert set(found["flops"]) >= {"train_per_token", "prefill", "decode"}
+    assert found["kv_bytes_per_token"] == 12 * 2 * 768 * 2
+    assert "124,439,808" in headwise("cost", "gpt2").stdout
+
+
+def test_cost_of_a_shape_made_a_model():
+    found = as_json("cost", "w512-h8-L6", "--family", "llama", "--vocab", "1000", "--context", "64")
+    assert found["parameters"]["embeddings"] == found["parameters"]["head"] == 1000 * 512
+    assert found["context"] == 64
+    image = as_json("cost", "w768-h12-L12", "--family", "vit")
+    assert image["parameters"]["total"] == KNOWN["vit-b16"].published
+
+
+def test_an_attention_shape_says_that_it_is_only_that():
+    assert "attention only" in headwise("cost", "deepseek-v2-lite").stdout
+    assert "attention only" in as_json("cost", "deepseek-v2-lite")["note"]
+
+
+def test_shapes():
+    rows = as_json("shapes", "nanochat-d28", "--hold", "params")
+    found = {row["heads"]: row for row in rows}
+    assert {1: 1792, 4: 448, 7: 256, 14: 128}.items() <= {h: r["qk_rank"] for h, r in found.items()}.items()
+    assert all(row["difference"] == 0 for row in rows)
+    expected = {"shape", "heads", "qk_rank", "v_rank", "kv_heads", "depth", "parameters", "difference"}
+    assert expected <= set(rows[0])
+
+
+@pytest.mark.parametrize("hold", ["params", "flops", "kv"])
+def test_shapes_fit_the_terminal(hold):
+    done = headwise("shapes", "qwen3-0.6b", "--hold", hold, "--vary", "heads,kv_heads", "--tolerance", "5%")
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert "more: --limit" in headwise("shapes", "gpt2", "--vary", "heads,qk_rank", "--limit", "5").stdout
+
+
+def test_shapes_of_equal_time_are_measured():
+    rows = as_json("shapes", "w32-h4-L2", "--hold", "time", "--context", "16")
+    assert [row["heads"] for row in rows] == [1, 2, 4, 8, 16, 32]
+    assert next(row for row in rows if row["heads"] == 4)["time"] == 1.0
+    assert all(row["time"] * row["steps"] == pytest.approx(1) for row in rows)
+    assert "fits the time" in headwise("shapes", "w32-h4-L2", "--hold", "time", "--context", "16").stdout
+
+
+def test_known_models():
+    rows = as_json("shapes", "--known")
+    assert {row["name"] for row in rows} == set(KNOWN)
+    table = headwise("shapes", "--known").stdout
+    assert all(name in table for name in KNOWN)
+    assert all(len(line) <= 80 for line in table.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cost", "w512-h7"], "nearest that works: w512-h8"),
+        (["cost", "gtp2"], "gpt2"),
+        (["cost", "w512-h8", "--family", "rwkv"], "no family 'rwkv'"),
+        (["cost", "w512-h8", "--family", "llama"], "needs vocab"),
+        (["cost", "w512-h8", "--vocab", "10"], "--vocab needs a --family"),
+        (["cost", "gpt2", "--family", "llama"], "gpt2 has a family of its own"),
+        (["cost", "gpt2", "--dtype", "int3"], "no dtype 'int3'"),
+        (["cost", "gpt2", "--context", "-5"], "context"),
+        (["shapes"], "give a shape or a known model"),
+        (["shapes", "gpt2", "--hold", "money"], "cannot hold 'money'"),
+        (["shapes", "gpt2", "--vary", "colour"], "cannot vary 'colour'"),
+        (["shapes", "gpt2", "--vary", ""], "vary"),
+        (["shapes", "gpt2", "--tolerance", "lots"], "cannot read the tolerance"),
+        (["shapes", "w8-h4x1,2x1", "--hold", "time"], "differ"),
+        (["demo", "--seeds", "0"], "at least one seed"),
+        (["dmeo"], "No such command"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(words, message):
+    done = headwise(*words, check=False)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert done.stdout == ""
+
+
+def test_demo_says_what_it_would_do():
+    plan = as_json("demo", "--dry-run")
+    assert plan["shapes"] == ["w16-h1", "w16-h2", "w16-h4", "w16-h8", "w16-h16"]
+
+
+def test_a_short_demo_goes_the_whole_way(tmp_path):
+    """Two processes, a table, a verdict and a chart; too short to learn anything, and it says so."""
+    done = headwise("demo", "--steps", "3", "--seeds", "1", "--out", str(tmp_path / "out"))
+    assert "No cliff after 3 steps" in " ".join(done.stdout.split())
+    assert (tmp_path / "out" / "rank-cliff.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "out" / "rank-cliff.html").read_text()
+    assert '<script src="http' not in page

@@ -1,0 +1,161 @@
+"""The ledger: verdicts follow from intervals, and an interval from paired seeds."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from headwise import studies
+from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.judge import Remedy, judge, judge_all
+from headwise.ledger.statistics import LEAST_SEEDS, interval
+from headwise.ledger.study import study_rows
+from headwise.report.ledger import to_resolve
+from headwise.store.rows import Row
+from headwise.store.store import Store
+from headwise.training.run import RunResult
+
+
+def claim_of(*comparisons):
+    return Claim("X1", "a sentence", "X", "a-study", lambda rows: list(comparisons))
+
+
+MORE = Remedy("a-study", "paper", 3, 0)
+ROW = [Row({}, 0, {}, "k")]
+CLOSE = (2.0, 2.01, 1.99, 2.02)
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "preset", "verdict"),
+    [
+        ([Comparison("", CLOSE, 1.5, ())], "laptop", "holds"),
+        ([Comparison("", CLOSE, 3.0, ())], "laptop", "fails"),
+        ([Comparison("", (1.0, 2.0, 4.0), 1.5, ())], "laptop", "open"),
+        ([Comparison("", CLOSE[:2], 1.5, ())], "laptop", "open"),  # too few seeds
+        ([Comparison("", CLOSE, 1.5, ())], "smoke", "open"),  # decides nothing
+        ([Comparison("", CLOSE, 1.5, ()), Comparison("", CLOSE, 3.0, ())], "laptop", "fails"),
+        ([Comparison("", CLOSE, 1.5, ()), Comparison("", (1.0, 2.0, 4.0, 1.0), 1.5, ())], "laptop", "open"),
+        ([], "laptop", "open"),
+    ],
+)
+def test_verdicts(comparisons, preset, verdict):
+    found = judge(claim_of(*comparisons), preset, ROW, MORE)
+    assert found.verdict == verdict
+    assert (found.remedy == MORE) == (verdict == "open")
+    json.dumps(found.as_dict(), allow_nan=False) if comparisons else None
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8))
+def test_the_interval_is_students(ratios):
+    """Against scipy's own, on logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, low, high = interval(tuple(ratios), 0.95)
+    if len(set(logs)) == 1:
+        assert low == pytest.approx(high)
+        return
+    expected = stats.t.interval(0.95, len(logs) - 1, loc=sum(logs) / len(logs), scale=stats.sem(logs))
+    assert (math.log(low), math.log(high)) == pytest.approx(expected)
+    assert low <= mean <= high
+
+
+def test_one_seed_or_a_zero_error_decides_nothing():
+    assert interval((2.0,), 0.95)[1:] == (0.0, math.inf)
+    assert interval((2.0, math.inf, 2.0), 0.95)[1:] == (0.0, math.inf)
+
+
+def test_many_comparisons_widen_the_interval():
+    alone = judge(claim_of(Comparison("", (2.0, 2.2, 1.9), 1.0, ())), "laptop", ROW, None)
+    among = judge(claim_of(*[Comparison("", (2.0, 2.2, 1.9), 1.0, ())] * 5), "laptop", ROW, None)
+    assert among.low < alone.low
+
+
+def test_pairs_share_their_seed():
+    top = [Row({}, seed, {"error": float(seed + 2)}, f"t{seed}") for seed in (0, 1, 2)]
+    bottom = [Row({}, seed, {"error": 1.0, "trivial_error": 3.0}, f"b{seed}") for seed in (1, 2, 3)]
+    found = compare("", top, bottom, 1.0)
+    assert found.ratios == (3.0, 4.0)
+    assert found.keys == ("t1", "b1", "t2", "b2")
+    assert beats_trivial("", bottom, 1.0).ratios == (3.0, 3.0, 3.0)
+
+
+# ---- studies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study():
+    return studies.load("rank-cliff")
+
+
+def invent(study, preset, error):
+    """A store in memory whose rows say what `error(cell)` says."""
+    store = Store(":memory:")
+    for cell in study.of(preset):
+        noise = 1 + 0.01 * cell.run.seed
+        metrics = {"error": error(cell.place) * noise, "trivial_error": 0.8}
+        store.add(cell.run, RunResult(cell.run.key, "done", metrics=metrics, parameters=10))
+    return store
+
+
+def test_a_chart_draws_from_rows(study, tmp_path):
+    from headwise.charts.grammar import save
+
+    with invent(study, "smoke", lambda place: 0.5) as store:
+        files = save(study.chart(study_rows(study, "smoke", store), "smoke"), tmp_path, "chart")
+    starts = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>"}
+    for file in files:
+        assert file.read_bytes().startswith(starts[file.suffix])
+    assert b'<script src="http' not in files[-1].read_bytes()
+
+
+def test_a_chart_of_the_published_size_shows_the_published_values():
+    study = studies.load("rank-cliff")
+    with invent(study, "paper", lambda place: 0.5) as store:
+        text = json.dumps(study.chart(study_rows(study, "paper", store), "paper").to_dict())
+    assert "0.01531" in text
+
+
+def cliff(place):
+    """As the paper says: only full rank sees; depth helps the rest."""
+    full = place["rank"] == 16
+    return 0.02 if full else 0.6 / place["depth"]
+
+
+@pytest.mark.parametrize(
+    ("error", "verdicts"),
+    [
+        (cliff, {"Q7": "holds", "Q8": "holds", "Q9": "holds"}),
+        (lambda place: 0.1, {"Q7": "fails", "Q8": "fails", "Q9": "open"}),
+        (lambda place: 0.1 * place["rank"], {"Q7": "fails", "Q8": "fails", "Q9": "fails"}),
+    ],
+)
+def test_rank_cliff_judges_invented_worlds(error, verdicts):
+    study = studies.load("rank-cliff")
+    with invent(study, "laptop", error) as store:
+        found = {judgement.claim.id: judgement for judgement in judge_all(study, store)}
+    assert {name: judgement.verdict for name, judgement in found.items()} == verdicts
+    assert all(judgement.runs for judgement in found.values())
+
+
+def test_an_unfinished_study_decides_nothing_it_lacks_seeds_for(study):
+    """Whatever is there so far, in whatever order it came."""
+    cells = study.of("laptop")
+    for count in range(1, len(cells), 5):
+        for some in (cells[:count], cells[-count:]):
+            with Store(":memory:") as store:
+                for cell in some:
+                    metrics = {"error": 0.1, "trivial_error": 0.8}
+                    store.add(cell.run, RunResult(cell.run.key, "done", metrics=metrics))
+                judged = judge_all(study, store)
+            assert all(judgement.verdict == "open" for judgement in judged if judgement.seeds < LEAST_SEEDS)
+            assert count > 1 or all(judgement.verdict == "open" for judgement in judged)
+
+
+def test_an_empty_store_says_what_would_settle_it():
+    study = studies.load("rank-cliff")
+    with Store(":memory:") as store:
+        for judgement in judge_all(study, store):
+            assert judgement.verdict == "open"
+            assert "--preset laptop (36 runs to do, 12.9 TFLOP)" in to_resolve(judgement.remedy)

@@ -1,0 +1,137 @@
+"""The page in a real browser, where one is installed: it loads, charts draw, the filter works, nothing complains."""
+
+import re
+
+import pytest
+
+from headwise import studies
+from headwise.cli.report import sections_of
+from headwise.report.page import write
+from headwise.store.store import Store
+from helpers import browser
+from helpers.pages import EVIL, fill
+
+PROGRAM = browser.find()
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="no Chromium is installed here; install it, or name one in HEADWISE_CHROMIUM"
+)
+STUDIES = ("rank-cliff", "in-context", "rank-bound")
+VISIBLE = "[...document.querySelectorAll('{}')].filter((one) => one.checkVisibility())"
+SHOWN = VISIBLE.format(".ledger tbody th") + ".map((one) => one.textContent)"
+SECTIONS = VISIBLE.format(".study") + ".map((one) => one.id)"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with Store(":memory:") as store:
+        fill(store)
+        sections = list(sections_of([studies.load(name) for name in STUDIES], store))
+    return write(sections, [], EVIL, tmp_path_factory.mktemp("page")).as_uri()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    driven = browser.Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
+    yield driven
+    driven.close()
+
+
+@pytest.fixture
+def tab(chromium, address):
+    chromium.look(1280)
+    chromium.open(address)
+    return chromium
+
+
+def test_it_loads_alone_and_without_complaint(tab, address):
+    assert "attention" in tab.ask("document.title")
+    assert {url for url in tab.requests if not url.startswith("data:image/svg+xml")} == {address}
+    assert tab.console == []
+    assert tab.ask("window.hacked") is None
+
+
+def test_charts_draw(tab):
+    tab.ask("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+    sizes = tab.ask(
+        "Promise.all([...document.images].map("
+        "async (image) => { await image.decode(); return [image.naturalWidth, image.clientWidth] }))"
+    )
+    assert len(sizes) == 2
+    assert all(natural > 300 and shown > 300 for natural, shown in sizes)
+
+
+def test_a_chart_has_colours(tab):
+    """Drawn onto a canvas, it is not one white sheet."""
+    colours = tab.ask(
+        """(async () => {
+            const image = document.images[0]; await image.decode();
+            const canvas = document.createElement('canvas');
+            canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+            const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);
+            const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
+            const seen = new Set();
+            for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());
+            return [...seen];
+        })()"""
+    )
+    assert {"255,255,255", "0,114,178"} < set(colours)  # the ground, and the first colour of a curve
+
+
+def choose(tab, **chosen):
+    for name, value in chosen.items():
+        tab.ask(
+            f"(() => {{ const box = document.getElementById('{name}'); box.value = '{value}';"
+            " box.dispatchEvent(new Event('change', { bubbles: true })) })()"
+        )
+    return tab.ask(SHOWN), tab.ask(SECTIONS), tab.ask("document.getElementById('shown').value")
+
+
+def test_the_filter_works(tab):
+    everything = ["Q2", "Q3", "Q7", "Q8", "Q9", "Q14"]
+    assert tab.ask(SHOWN) == everything
+    assert tab.ask("document.querySelector('.filter').checkVisibility()")
+    assert choose(tab, verdict="open") == (["Q2", "Q14"], ["rank-bound", "in-context"], "2 of 6 claims")
+    holding = ["Q3", "Q7", "Q8", "Q9"]
+    assert choose(tab, verdict="holds") == (holding, ["rank-bound", "rank-cliff"], "4 of 6 claims")
+    assert choose(tab, verdict="holds", source="L") == ([], [], "0 of 6 claims")
+    assert choose(tab, verdict="", source="")[0] == everything
+    assert tab.console == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_can_be_read_on_any_screen(tab, width, scheme):
+    """Nothing sticks out sideways, and every text stands out from its ground (WCAG's ratio of 4.5)."""
+    tab.look(width, scheme=scheme)
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    assert tab.ask(SHOWN)
+    ground = luminance(tab.ask("getComputedStyle(document.body).backgroundColor"))
+    assert (ground > 0.5) == (scheme == "light")
+    for what in ("body", ".note", "small", "a", ".holds", ".open", "thead th", "summary", "dt"):
+        text = luminance(tab.ask(f"getComputedStyle(document.querySelector('{what}')).color"))
+        high, low = max(text, ground), min(text, ground)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, what
+
+
+def luminance(colour):
+    """Relative luminance, as WCAG defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_it_is_light_on_paper(tab):
+    tab.look(1280, scheme="dark")
+    tab.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not tab.ask("document.querySelector('.filter').checkVisibility()")
+    tab.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_script_that_is_not_the_page_s_own_is_refused(tab):
+    tab.ask(
+        "(() => { const script = document.createElement('script');"
+        " script.text = 'window.hacked = 1'; document.body.append(script) })()"
+    )
+    assert tab.ask("window.hacked") is None
+    assert any("Content Security Policy" in str(entry) for entry in tab.console)

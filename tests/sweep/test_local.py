@@ -1,0 +1,258 @@
+"""Sweeps: planned once, done once, and nothing lost when processes are killed for real."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from headwise.spec import SpecError
+from headwise.store.records import StoreError
+from headwise.store.store import Store
+from headwise.sweep import local
+from headwise.sweep.plan import Watch, make_plan, memory, read_shard, work
+from headwise.tasks import load
+from headwise.training.loop import train
+from headwise.training.resume import DiskError
+from headwise.training.run import Recipe
+from helpers.runs import FAILING_TASK, descendants, some_runs, wait_for_workers
+
+KILLS = [pytest.param(5, id="5"), pytest.param(50, id="50", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+
+
+class Rows(dict):
+    """The least a sweep needs of a store."""
+
+    def finished(self, keys):
+        return {key for key in keys if key in self and self[key].status != "failed"}
+
+    def add(self, run, result):
+        self[run.key] = result
+        return True
+
+
+def sweep(runs, rows, tmp_path, **settings):
+    return local.sweep(make_plan(runs, rows), rows, checkpoints=tmp_path / "checkpoints", **settings)
+
+
+# ---- plans ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_each_run_once_longest_first():
+    runs = some_runs(4) + some_runs(2, steps=500)
+    plan = make_plan([*runs, *runs], Rows())
+    assert len(plan.todo) == 6
+    assert [work(run) for run in plan.todo] == sorted((work(run) for run in plan.todo), reverse=True)
+
+
+def test_shards_are_disjoint_and_whole():
+    runs = some_runs(7)
+    shards = [{run.key for run in make_plan(runs, Rows(), (i, 3)).todo} for i in range(3)]
+    assert sum(len(shard) for shard in shards) == 7
+    assert set.union(*shards) == {run.key for run in runs}
+
+
+@pytest.mark.parametrize("text", ["3", "3/3", "-1/3", "a/b", "1/0"])
+def test_a_shard_that_does_not_exist(text):
+    with pytest.raises(SpecError, match="shard"):
+        read_shard(text)
+
+
+def test_a_slurm_array_says_its_shard(monkeypatch):
+    assert read_shard(None) == (0, 1)
+    for name, value in {"ID": "5", "COUNT": "8", "MIN": "1"}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    assert read_shard(None) == (4, 8)
+    assert read_shard("1/2") == (1, 2)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_MAX", "15")
+    with pytest.raises(SpecError, match="must follow each other"):
+        read_shard(None)
+
+
+def test_memory_grows_with_the_batch():
+    small, large = (some_runs(1)[0].replace(recipe=Recipe(batch=b)) for b in (16, 512))
+    assert memory(large) > 10 * memory(small)
+
+
+# ---- doing them ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_gives_what_each_run_gives_alone(tmp_path):
+    runs, rows = some_runs(3), Rows()
+    heard = []
+    watch = Watch(on_start=lambda run: heard.append(run.key), on_end=lambda run, result: heard.append(result.key))
+    summary = sweep(runs, rows, tmp_path, watch=watch)
+    assert (summary.trained, summary.failed, summary.restarts) == (3, 0, 0)
+    assert sorted(heard) == sorted(2 * [run.key for run in runs])
+    assert rows[runs[0].key].metrics == train(runs[0]).metrics
+    again = sweep(runs, rows, tmp_path)
+    assert (again.found, again.trained) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "says"),
+    [
+        ("raise RuntimeError('broken on purpose')", "failed", "broken on purpose"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "failed", "died 3 times, last with signal 4"),
+        ("import time; time.sleep(100)", "failed", "no step in 8 seconds"),
+    ],
+)
+def test_one_bad_run_does_not_stop_the_others(tmp_path, act, status, says):
+    file = tmp_path / "broken.py"
+    file.write_text(FAILING_TASK.format(act=act))
+    bad = some_runs(1, task=load({"name": str(file), "dim": 8, "points": 6}))
+    good = some_runs(2)
+    rows = Rows()
+    summary = sweep([*bad, *good], rows, tmp_path, stalled_seconds=8 if "sleep" in act else 60)
+    assert rows[bad[0].key].status == status
+    assert says in rows[bad[0].key].message
+    assert [rows[run.key].status for run in good] == ["done", "done"]
+    assert summary.failed == 1
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
+    """Once: runs checkpoint first. Twice: they are killed."""
+    runs, rows = some_runs(3, steps=2000), Rows()
+    started = []
+    watch = Watch(on_step=lambda run, step: started.append(step), stop_asked=lambda: asked if started else 0)
+    began = time.monotonic()
+    summary = sweep(runs, rows, tmp_path, watch=watch, checkpoint_seconds=0.2)
+    assert summary.stopped
+    assert time.monotonic() - began < 30
+    assert asked == 2 or list((tmp_path / "checkpoints").glob("*.safetensors"))
+    whole = sweep(runs, rows, tmp_path)
+    assert whole.trained == 3 - summary.trained
+    assert rows[runs[0].key].metrics == train(runs[0]).metrics
+
+
+FULL_DISK = """import os, errno
+            def full(handle): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync = full"""
+ENOUGH_PAGES = 10**6
+
+
+def test_a_full_disk_ends_a_sweep_with_a_sentence_and_loses_nothing(tmp_path):
+    """A worker's checkpoints meet a full disk; with room again, the same command ends what was begun."""
+    file = tmp_path / "full.py"
+    file.write_text(FAILING_TASK.format(act=FULL_DISK))
+    good, bad = some_runs(2, steps=20), some_runs(1, steps=400, task=load({"name": str(file), "dim": 8, "points": 6}))
+    with Store(tmp_path / "runs.db") as store:
+        sweep(good, store, tmp_path)
+        before = {run.key: result.metrics for run, result in store.runs()}
+        with pytest.raises(DiskError, match="No space left on device; free some space and run the same command again"):
+            sweep([*good, *bad], store, tmp_path, checkpoint_seconds=0.0)
+        assert {run.key: result.metrics for run, result in store.runs()} == before
+        again = sweep([*good, *bad], store, tmp_path)  # checkpoints are too rare here to meet the disk
+        assert (again.found, again.trained, again.failed) == (2, 1, 0)
+
+
+def test_a_store_without_room_ends_a_sweep_and_keeps_what_it_has(tmp_path):
+    with Store(tmp_path / "runs.db") as store:
+        sweep(some_runs(1, steps=20), store, tmp_path)
+        pages = store._query("PRAGMA page_count")[0][0]
+        store._query(f"PRAGMA max_page_count = {pages}")
+        runs = some_runs(20, steps=20)  # the pages there are take a few rows more
+        with pytest.raises(StoreError, match="no space left"):
+            sweep(runs, store, tmp_path)
+        held = {run.key: result.metrics for run, result in store.runs()}
+        assert held
+        store._query(f"PRAGMA max_page_count = {ENOUGH_PAGES}")
+        assert sweep(runs, store, tmp_path).found == len(held)
+        assert {run.key for run, _ in store.runs()} == {run.key for run in runs}
+        assert store._query("PRAGMA integrity_check") == [("ok",)]
+
+
+DYING_TASK = """
+import os, signal
+from pathlib import Path
+from headwise.tasks.nearest_neighbor import NearestNeighbor
+class Dying(NearestNeighbor):
+    def draw(self, seed, stream, index, batch, device="cpu"):
+        log = Path({log!r})
+        if stream == "train":
+            with log.open("a") as file:
+                file.write(f"{{index}}\\n")
+            if index == 37 and log.read_text().split().count("37") == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().draw(seed, stream, index, batch, device)
+TASK = Dying
+"""
+
+
+def test_a_killed_run_repeats_at_most_the_steps_since_its_checkpoint(tmp_path):
+    """With a checkpoint after every step that is the one step it died in; the task notes every batch it gives."""
+    log, file = tmp_path / "steps.txt", tmp_path / "dying.py"
+    file.write_text(DYING_TASK.format(log=str(log)))
+    run = some_runs(1, steps=60, task=load({"name": str(file), "dim": 8, "points": 6}))[0]
+    rows = Rows()
+    summary = sweep([run], rows, tmp_path, checkpoint_seconds=0.0)
+    assert (summary.restarts, rows[run.key].status) == (1, "done")
+    assert [int(step) for step in log.read_text().split()] == [*range(38), *range(37, 60)]
+
+
+# ---- killed for real -----------------------------------------------------------------------------------------------
+
+DRIVER = """
+from pathlib import Path
+from headwise.sweep.drive import conduct
+from headwise.store.store import Store
+from helpers.runs import some_runs
+if __name__ == "__main__":
+    folder = Path({folder!r})
+    with Store(folder / "runs.db") as store:
+        conduct(some_runs({count}, {steps}), store, folder=folder, checkpoint_seconds=0.3)
+    (folder / "finished").touch()
+"""
+
+
+def committed(folder):
+    """What the store holds, with the moment each row was written."""
+    if not (folder / "runs.db").exists():
+        return {}
+    with Store(folder / "runs.db") as store:
+        times = {row["key"]: row["created"] for row in store.frame().iter_rows(named=True)}
+        return {run.key: (times[run.key], result) for run, result in store.runs()}
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_at_random_moments_nothing_is_lost_or_done_twice(tmp_path, kills):
+    """SIGKILL to the driver or to a worker; then the same command again, until it ends by itself."""
+    count, steps = 6, 250 * kills
+    folder = tmp_path
+    script = folder / "driver.py"
+    script.write_text(textwrap.dedent(DRIVER.format(folder=str(folder), count=count, steps=steps)))
+    chance = random.Random(kills)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    held, driver = {}, None
+    for number in range(kills):
+        if driver is None or driver.poll() is not None:
+            driver = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
+            wait_for_workers(driver)
+        time.sleep(chance.uniform(0.1, 1.5))
+        victims = descendants(driver.pid)[1:] if number % 2 else [driver.pid]
+        for victim in victims[-1:]:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if number % 2 == 0:
+            driver.wait()
+        now = committed(folder)
+        assert all(now[key] == row for key, row in held.items()), "a committed row was lost or written again"
+        held = now
+    if driver.poll() is not None and not (folder / "finished").exists():
+        driver = subprocess.Popen([sys.executable, str(script)], env=environment)
+    assert driver.wait(timeout=600) == 0
+    final = committed(folder)
+    assert all(final[key] == row for key, row in held.items())
+    runs = some_runs(count, steps)
+    assert set(final) == {run.key for run in runs}
+    for run in runs[:3]:
+        alone = train(run)
+        assert final[run.key][1].metrics == alone.metrics

@@ -1,0 +1,87 @@
+"""Rules of the house: imports point one way, one place owns head arithmetic, start-up is light."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headwise
+
+SOURCE = Path(headwise.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+HOUSE = """
+spec shape options known cost search
+layers models data tasks measure theory training store sweep ledger charts studies comparison checkpoints hf_model
+report cli __init__ __main__
+"""
+LIGHT = """
+spec shape options known cost search cli.app training.run store.store store.rows sweep.plan sweep.drive ledger.judge
+ledger.study ledger.certify ledger.law studies studies._recipes theory.bounds theory.needs charts.grammar charts.curves
+comparison.answer comparison.suggest comparison.external comparison.verdict sweep.tracking report.theory report.tables
+report.ledger report.runs report.page report.compare report.suggest
+"""
+ROOMS, NO_TORCH = HOUSE.split(), LIGHT.split()
+
+
+def imports(path):
+    """Names of the package that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("headwise"):
+            yield node.module.removeprefix("headwise").removeprefix(".") or "__init__"
+        if isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("headwise.") for a in node.names if a.name.startswith("headwise."))
+
+
+def test_a_module_imports_only_from_rooms_above_its_own():
+    """The whole import rule: ROOMS, in order."""
+    for name, path in MODULES.items():
+        room = ROOMS.index(name.split(".")[0])
+        used = {other.split(".")[0] for other in imports(path)}
+        assert {other for other in used if ROOMS.index(other) > room} == set(), name
+
+
+def loaded_after(statement):
+    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_these_load_without_torch():
+    """All in one process; only where torch is there at the end does it matter which of them brought it."""
+    modules = [f"headwise.{name}" for name in ["__init__", *NO_TORCH]]
+    if "torch" in loaded_after("import " + ", ".join(modules)):
+        assert [name for name in modules if "torch" in loaded_after(f"import {name}")] == []
+
+
+def test_help_loads_nothing_heavy():
+    heavy = {"torch", "numpy", "altair", "pydantic", "pandas"}
+    assert not heavy & loaded_after("import headwise.cli.app")
+
+
+def test_head_arithmetic_has_one_owner():
+    pattern = re.compile(r"//\s*(\w+\.)*(n_|num_|kv_)?heads?\b")
+    found = [n for n, path in MODULES.items() if n != "shape" and pattern.search(path.read_text())]
+    assert found == ["search"], "only shape.py (and the search's split of a total) may divide by heads"
+
+
+def test_every_module_says_what_it_is_for():
+    for path in MODULES.values():
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_files_stay_short():
+    long = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: lines for name, lines in long.items() if lines > 450} == {}
+
+
+def test_public_names_exist():
+    for name in headwise.__all__:
+        assert getattr(headwise, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = headwise.nonsense
+    assert set(headwise.__all__) < set(dir(headwise))
