@@ -16,7 +16,7 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 HOUSE = """
-spec shape options known cost search
+spec shown shape options known cost search
 layers models data tasks measure theory training store sweep ledger charts studies comparison checkpoints hf_model
 report cli __init__ __main__
 """

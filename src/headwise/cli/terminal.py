@@ -1,7 +1,6 @@
 """What the commands share: options, JSON on standard output, and where results are."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,15 +17,9 @@ StorePath = Annotated[
 
 def print_json(document: Any) -> None:
     """One document on standard output; JSON has no infinities and no NaN, so they become null."""
-    typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    from headwise.shown import finite
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    typer.echo(json.dumps(finite(document), indent=2, allow_nan=False))
 
 
 def open_store(path: Path | None, parquet: Path | None = None) -> "Store":

@@ -1,0 +1,51 @@
+"""What a public call gives back: a table, JSON, and HTML in a notebook, in one way for all of them."""
+
+import json
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars
+
+
+class Shown(ABC):
+    """A result that people look at. Subclasses say what it is as plain data; `records` are the rows of its table."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any] | list[Any]:
+        """The whole result as plain data: what `--json` prints."""
+
+    @abstractmethod
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per row of the table."""
+
+    @property
+    def headline(self) -> str:
+        """One sentence above the table; empty for none."""
+        return ""
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        import polars
+
+        return polars.DataFrame(self.records(), infer_schema_length=None)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """JSON has no infinities and no NaN, so they become null."""
+        return json.dumps(finite(self.as_dict()), indent=indent, allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        above = f"<p>{escape(self.headline)}</p>" if self.headline else ""
+        return above + self.table._repr_html_()
+
+
+def finite(value: Any) -> Any:
+    """The same data with None in place of every number that JSON cannot say."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
