@@ -7,7 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwise.checkpoints.export import Exported as Exported
+    from headwise.checkpoints.export import export_hf as export_hf
+    from headwise.checkpoints.inspection import Inspection as Inspection
+    from headwise.checkpoints.inspection import inspect as inspect
     from headwise.checkpoints.swap import swap as swap
+    from headwise.checkpoints.truncation import Truncation as Truncation
+    from headwise.checkpoints.truncation import truncate as truncate
     from headwise.cost import price as price
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
@@ -28,6 +34,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Attention": "layers.attention",
     "AttentionShape": "shape",
+    "Exported": "checkpoints.export",
+    "Inspection": "checkpoints.inspection",
     "KNOWN": "known",
     "KVCache": "layers.cache",
     "ModelOptions": "options",
@@ -35,12 +43,16 @@ _HOME = {
     "MultiheadAttention": "layers.multihead",
     "ShapeError": "shape",
     "SpecError": "spec",
+    "Truncation": "checkpoints.truncation",
     "build": "models",
     "equal_cost": "search",
+    "export_hf": "checkpoints.export",
     "find": "known",
+    "inspect": "checkpoints.inspection",
     "preset": "options",
     "price": "cost",
     "swap": "checkpoints.swap",
+    "truncate": "checkpoints.truncation",
 }
 __all__ = sorted(_HOME)
 

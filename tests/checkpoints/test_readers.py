@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from headwise.checkpoints import all_readers, open_checkpoint
 from headwise.checkpoints.files import SHARD_BYTES, open_weights, write_weights
-from headwise.checkpoints.heads import Heads
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.rotary import rope_frequencies, settings
-from headwise.checkpoints.truncation import plan, truncate
+from headwise.checkpoints.truncation import truncate
 from headwise.layers.functional import angles, plain_attention, turn
 from headwise.layers.multihead import MultiheadAttention
 from headwise.models import build
@@ -31,7 +31,7 @@ from headwise.training import resume as checkpoint
 WIDTH, HEADS, RANK, TOKENS = 32, 4, 8, 9
 
 
-def attend(heads: Heads, x: Tensor) -> Tensor:
+def attend(heads: AttentionHeads, x: Tensor) -> Tensor:
     """Without rotation and norms, as the heads say it."""
     queries, keys, values = (
         x @ weight.mT + (0 if bias is None else bias[:, None])
@@ -150,7 +150,7 @@ def test_torch_attention_and_its_truncation_in_the_drop_in(bias, memory, tmp_pat
     reader = open_checkpoint(tmp_path / "layer.pt", heads=HEADS)
     if fused:
         torch.testing.assert_close(attend(reader.heads(0), x[0]), layer(x, x, x)[0][0])
-    found = truncate(reader, plan(reader, 1 - 1e-10), tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", 1 - 1e-10)
     assert str(found.after) == "w32-h4-r3-v5-m0"
     small = MultiheadAttention(
         WIDTH, HEADS, bias=bias, kdim=memory, vdim=memory, batch_first=True, qk_rank=3, v_rank=5, dtype=torch.float64
@@ -191,7 +191,7 @@ def test_a_kept_run_and_its_truncation_as_a_model(shape, tmp_path):
     checkpoint.write(tmp_path / "run.safetensors", model.state_dict(), {"run": run})
     reader = open_checkpoint(tmp_path / "run.safetensors")
     assert reader.family == "headwise"
-    found = truncate(reader, plan(reader, 1 - 1e-10), tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", 1 - 1e-10)
     assert found.form == "native"
     assert {(layer.qk_rank, layer.v_rank) for layer in found.after.layers} <= {(3, 5), (4, 5)}
     facts = json.loads((tmp_path / "small" / "config.json").read_text())

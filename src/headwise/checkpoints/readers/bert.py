@@ -8,7 +8,7 @@ _BERT = ("attention.self.query", "attention.self.key", "attention.self.value", "
 _DISTILBERT = ("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin")
 
 
-class Bert(SeparateReader):
+class BertReader(SeparateReader):
     family = "bert"
     model_types = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"})
     signature = r"(?P<layer>(.*\.)?layer\.\d+\.)attention\.(self\.query|q_lin)\.weight"
@@ -18,4 +18,4 @@ class Bert(SeparateReader):
         return _BERT if f"{layer}{_BERT[0]}.weight" in self.weights else _DISTILBERT
 
 
-READER = Bert
+READER = BertReader

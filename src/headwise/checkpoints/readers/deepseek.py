@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.reader import Reader
 from headwise.checkpoints.rotary import in_halves, rope_frequencies, settings
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 
 
-class DeepSeek(Reader):
+class DeepSeekReader(Reader):
     family = "deepseek"
     model_types = frozenset({"deepseek_v2", "deepseek_v3"})
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.kv_a_proj_with_mqa\.weight"
@@ -26,7 +26,7 @@ class DeepSeek(Reader):
     uniform = True
     step = 2  # transformers' V2 turns pairs in place, which an odd number before them puts off
 
-    def heads(self, number: int) -> Heads:
+    def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])
         rotated, content, v_rank = self._sizes(layer, count)
         down, up = self._latent(layer)
@@ -35,7 +35,7 @@ class DeepSeek(Reader):
         order = self.order(content + rotated, rotated)
         query = self._query(layer).unflatten(0, (count, -1))[:, order]
         turned = rope_key[self._pairs(rotated)].expand(count, -1, -1)
-        return Heads(
+        return AttentionHeads(
             query=query,
             key=torch.cat([turned, key_up @ latent], dim=1),
             value=value_up @ latent,
@@ -108,4 +108,4 @@ class DeepSeek(Reader):
         return self.weights[f"{layer}self_attn.{name}.weight"].float()
 
 
-READER = DeepSeek
+READER = DeepSeekReader

@@ -11,7 +11,7 @@ from headwise.checkpoints.rotary import rope_frequencies, settings
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3_text")
 
 
-class Llama(SeparateReader):
+class LlamaReader(SeparateReader):
     family = "llama"
     model_types = frozenset({"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", *_GEMMA})
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.k_proj\.weight"
@@ -47,4 +47,4 @@ class Llama(SeparateReader):
         return kinds[number] if number < len(kinds) else ""
 
 
-READER = Llama
+READER = LlamaReader

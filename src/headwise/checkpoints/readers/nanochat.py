@@ -17,7 +17,7 @@ _OWN = ("attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj")
 _TRANSFORMERS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 
 
-class NanoChat(SeparateReader):
+class NanoChatReader(SeparateReader):
     family = "nanochat"
     model_types = frozenset({"nanochat"})
     signature = r"(?P<layer>(.*\.)?(h|layers)\.\d+\.)(attn\.c_q|self_attn\.q_proj)\.weight"
@@ -43,4 +43,4 @@ class NanoChat(SeparateReader):
         return torch.arange(rank).roll(rank // 2)
 
 
-READER = NanoChat
+READER = NanoChatReader

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from headwise.checkpoints.reader import Parts, SeparateReader, joined_rows, named, split_rows
+from headwise.checkpoints.reader import Projections, SeparateReader, joined_rows, named, split_rows
 
 _WRITTEN = tuple(
     f"attention.{name}" for name in ("attention.query", "attention.key", "attention.value", "output.dense")
@@ -15,7 +15,7 @@ _WRITTEN = tuple(
 _IN_MEMORY = tuple(f"attention.{name}_proj" for name in "qkvo")
 
 
-class ViT(SeparateReader):
+class ViTReader(SeparateReader):
     family = "vit"
     model_types = frozenset({"vit", "deit", "dinov2", "vit_mae", "dinov2_with_registers"})
     signature = (
@@ -28,13 +28,13 @@ class ViT(SeparateReader):
         "mlp.w3.weight": 1,
     }
 
-    def parts(self, layer: str) -> Parts:
+    def parts(self, layer: str) -> Projections:
         if not self._fused(layer):
             return super().parts(layer)
         fused, output = self.linear(f"{layer}attn.qkv"), self.linear(f"{layer}attn.proj")
         return split_rows(fused, output, self.head_count(layer), layer)
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         if not self._fused(layer):
             return super().tensors(layer, parts)
         return named(f"{layer}attn.qkv", joined_rows(parts)) | named(f"{layer}attn.proj", parts.output)
@@ -52,4 +52,4 @@ class ViT(SeparateReader):
         return f"{layer}attn.qkv.weight" in self.weights
 
 
-READER = ViT
+READER = ViTReader

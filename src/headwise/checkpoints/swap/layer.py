@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.heads import Heads
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.swap.carry import Carried, even_pairs
 from headwise.layers.attention import Angles, Attention
 from headwise.layers.functional import turn
@@ -51,7 +51,7 @@ class Place:
 
     name: str
     module: Any  # what it sees is what attention sees
-    heads: Heads
+    heads: AttentionHeads
     causal: bool = False
     dropout: float = 0.0
     temperature: float = 1.0  # on logits, beside 1/√rank
@@ -101,7 +101,7 @@ class Place:
 
 
 @torch.no_grad()
-def fill(layer: Attention, heads: Heads) -> None:
+def fill(layer: Attention, heads: AttentionHeads) -> None:
     """Give the layer these heads."""
     layer.input.weight.copy_(torch.cat([rows.flatten(0, 1) for rows in (heads.query, heads.key, heads.value)]))
     layer.output.weight.copy_(heads.output.movedim(0, 1).flatten(1))
