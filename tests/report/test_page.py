@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from headwise import studies
-from headwise.cli.report import sections_of
 from headwise.report.page import MOST_METRICS, render, write
+from headwise.report.sections import sections_of
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from helpers.commands import as_json, headwise, headwise_process

@@ -1,15 +1,11 @@
 """The commands about checkpoints: what rank the heads of a trained model use, and a copy with less of it."""
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, print_json
-
-if TYPE_CHECKING:
-    from headwise.checkpoints.reader import Watch
+from headwise.cli.terminal import AsJson, bar, print_json
 
 Source = Annotated[
     str, typer.Argument(help="A folder, a file, or OWNER/NAME on the Hugging Face hub.", show_default=False)
@@ -41,7 +37,7 @@ def inspect(
     """What rank the heads of a trained model really use."""
     import headwise
 
-    inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=_bar())
+    inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=bar("layers"))
     files: list[Path] = []
     if report is not None:
         from headwise.charts.grammar import save
@@ -70,19 +66,12 @@ def truncate(
     """A checkpoint of smaller rank, and what it cost."""
     import headwise
 
-    truncation = headwise.truncate(checkpoint, out, keep, data=data, pad=pad, heads=heads, reader=reader, watch=_bar())
+    truncation = headwise.truncate(
+        checkpoint, out, keep, data=data, pad=pad, heads=heads, reader=reader, watch=bar("layers")
+    )
     if as_json:
         return print_json(truncation.as_dict())
     from headwise.report.inspection import truncation_lines
     from headwise.report.tables import show
 
     show(*truncation_lines(truncation))
-
-
-def _bar() -> "Watch":
-    """How far a walk over the layers has come, on standard error."""
-    from rich.console import Console
-    from rich.progress import track
-
-    screen = Console(stderr=True)
-    return partial(track, description="layers", console=screen, transient=True, disable=not screen.is_terminal)
