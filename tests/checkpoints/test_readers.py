@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import headwise as hw
 from headwise.checkpoints import all_readers, open_checkpoint
 from headwise.checkpoints.files import SHARD_BYTES, open_weights, write_weights
 from headwise.checkpoints.heads import AttentionHeads
@@ -27,6 +28,7 @@ from headwise.models import build
 from headwise.options import preset
 from headwise.spec import SpecError
 from headwise.training import resume as checkpoint
+from helpers.commands import as_json
 
 WIDTH, HEADS, RANK, TOKENS = 32, 4, 8, 9
 
@@ -405,6 +407,85 @@ def test_every_reader_finds_its_own_family_alone():
     assert set(names) == set(all_readers())
     for family, name in names.items():
         assert [other for other, reader in all_readers().items() if reader.matches({}, [name])] == [family]
+
+
+# ---- readers from elsewhere ----------------------------------------------------------------------------------------
+
+OWN = """
+from headwise.checkpoints.reader import SeparateReader
+
+
+class Own(SeparateReader):
+    family = "own"
+    signature = r"(?P<layer>mine[.][0-9]+[.])q[.]weight"
+    names = ("q", "k", "v", "o")
+
+
+READER = Own
+"""
+
+
+def own_model(folder: Path) -> Path:
+    (folder / "model").mkdir()
+    return _weights(folder / "model", {f"mine.0.{name}.weight": (WIDTH, WIDTH) for name in "qkvo"})
+
+
+def test_a_reader_from_a_file(tmp_path):
+    """By its path, or as a class; without it nobody knows the names."""
+    model, file = own_model(tmp_path), _write(tmp_path / "my_reader.py", OWN)
+    with pytest.raises(SpecError, match="no reader knows them"):
+        open_checkpoint(model)
+    for reader in (file, str(file), type(open_checkpoint(model, HEADS, file))):
+        assert hw.inspect(model, heads=HEADS, reader=reader).family == "own"
+    words = (str(model), "--heads", str(HEADS), "--reader", str(file))
+    assert as_json("inspect", *words)["family"] == "own"
+    out = str(tmp_path / "small")
+    assert as_json("truncate", *words, "--keep", "0.5", "--out", out)["family"] == "own"
+    assert hw.inspect(out, heads=HEADS, reader=file).shape.layers[0].v_rank < RANK
+
+
+def test_a_reader_from_an_installed_package(tmp_path, monkeypatch):
+    """A distribution on the path, as pip would leave it."""
+    _write(tmp_path / "somebodys_reader.py", OWN)
+    facts = tmp_path / "somebody-1.0.dist-info"
+    facts.mkdir()
+    _write(facts / "METADATA", "Metadata-Version: 2.1\nName: somebody\nVersion: 1.0\n")
+    points = _write(facts / "entry_points.txt", "[headwise.readers]\nown = somebodys_reader:READER\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = own_model(tmp_path)
+    assert hw.inspect(model, heads=HEADS).family == "own"
+    assert "own" in all_readers()
+    for value, message in {
+        "nowhere:READER": r"entry point 'own' of headwise.readers \(nowhere:READER\) cannot be loaded: ModuleNotFound",
+        "somebodys_reader:__name__": "is no reader: it must name a subclass",
+    }.items():
+        points.write_text(f"[headwise.readers]\nown = {value}\n")
+        with pytest.raises(SpecError, match=message):
+            open_checkpoint(model, HEADS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no reader file"),
+        ("x = 1", "does not say which class is its reader: end it with READER = YourReader"),
+        ("READER = 3", "does not say which class is its reader"),
+        ("def (", "cannot be loaded: SyntaxError"),
+        ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
+        (
+            "from headwise.checkpoints.reader import Reader\nclass A(Reader): pass\nREADER = A",
+            "the reader A has no cut and no heads and no width, which every reader needs",
+        ),
+        (OWN.replace("mine", "other"), "has no attention layer with the names of own"),
+    ],
+)
+def test_a_wrong_reader_file_is_one_sentence(text, message, tmp_path):
+    file = tmp_path / "my_reader.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SpecError, match=message) as said:
+        open_checkpoint(own_model(tmp_path), HEADS, file)
+    assert "\n" not in str(said.value)
 
 
 def test_old_and_new_ways_to_write_rotary_settings():
