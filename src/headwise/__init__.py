@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwise.checkpoints.configuration import read_config as read_config
     from headwise.checkpoints.export import Exported as Exported
     from headwise.checkpoints.export import export_hf as export_hf
     from headwise.checkpoints.inspection import Inspection as Inspection
@@ -62,6 +63,7 @@ _HOME = {
     "inspect": "checkpoints.inspection",
     "preset": "options",
     "price": "cost",
+    "read_config": "checkpoints.configuration",
     "swap": "checkpoints.swap",
     "truncate": "checkpoints.truncation",
     "write_report": "report.page",

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.known import Known
+from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 Watch = Callable[[Sequence[int]], Iterable[int]]
+EXPERTS = "attention only: its MLPs are mixtures of experts, which headwise does not price"
 HEAD_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "nhead")
 
 
@@ -66,6 +69,11 @@ class Reader(ABC):
         kind = config.get("model_type")
         known = kind in cls.model_types if kind else True
         return known and any(re.fullmatch(cls.signature, name) for name in names)
+
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        """The model that a configuration of this family describes; None where it cannot be said."""
+        return None
 
     # ---- what a subclass gives -----------------------------------------------------------------------------------
 
@@ -241,6 +249,24 @@ def joined_rows(parts: Projections) -> Projection:
     three = (parts.query, parts.key, parts.value)
     biases = [part.bias for part in three if part.bias is not None]
     return Projection(torch.cat([part.weight for part in three]), torch.cat(biases) if biases else None)
+
+
+def stated(config: dict[str, Any], *names: str) -> int:
+    """The whole number that a configuration has under the first of these names it knows."""
+    for name in names:
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    raise SpecError(f"the configuration does not say {' or '.join(names)}, without which there is no shape")
+
+
+def activation_of(name: str) -> Any:
+    """headwise's word for one of transformers' activations."""
+    return {"gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}.get(name, name)
+
+
+def known_of(layer: AttentionShape, depth: int, mlp: int, options: ModelOptions, note: str = "") -> Known:
+    """A model of equal layers."""
+    return Known("", ModelShape.of([layer] * depth, [mlp] * depth), options, None, note)
 
 
 def find_number(config: Any, names: Iterable[str]) -> int | None:

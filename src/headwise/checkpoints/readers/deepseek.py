@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.heads import AttentionHeads, Cut
-from headwise.checkpoints.reader import Reader
+from headwise.checkpoints.reader import EXPERTS, Reader, known_of, stated
 from headwise.checkpoints.rotary import in_halves, rope_frequencies, settings
-from headwise.shape import ModelShape
+from headwise.known import Known
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 
@@ -25,6 +27,21 @@ class DeepSeekReader(Reader):
     causal = True
     uniform = True
     step = 2  # transformers' V2 turns pairs in place, which an odd number before them puts off
+
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        rotated, v_rank = stated(config, "qk_rope_head_dim"), stated(config, "v_head_dim")
+        layer = AttentionShape(
+            width=stated(config, "hidden_size"),
+            heads=stated(config, "num_attention_heads"),
+            qk_rank=stated(config, "qk_nope_head_dim") + rotated,
+            v_rank=v_rank,
+            kv_latent=stated(config, "kv_lora_rank"),
+            q_latent=config.get("q_lora_rank") or 0,
+            rope_rank=rotated,
+        )
+        options = ModelOptions(norm="rms", positions="rotary")
+        return known_of(layer, stated(config, "num_hidden_layers"), 0, options, EXPERTS)
 
     def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])

@@ -12,6 +12,7 @@ from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, named
 from headwise.checkpoints.rotary import rope_frequencies
+from headwise.known import Known
 from headwise.layers.attention import Attention
 from headwise.models.blocks import make_attention
 from headwise.options import ModelOptions
@@ -34,6 +35,12 @@ class HeadwiseReader(SeparateReader):
         self.shape, self.options = ModelShape.parse(shape), ModelOptions(**stated.get("options", {}))
         if len(self.layers) != self.shape.depth:
             raise SpecError(f"'{weights.path}' has {len(self.layers)} layers, but says that it is {self.shape}")
+
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        if "shape" not in config:
+            return None
+        return Known("", ModelShape.parse(config["shape"]), ModelOptions(**config.get("options", {})))
 
     def heads(self, number: int) -> AttentionHeads:
         return self._with_latent(number) if self.shape.layers[number].kv_latent else super().heads(number)

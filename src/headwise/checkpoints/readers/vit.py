@@ -3,11 +3,14 @@
 A layer scale after attention (DINOv2, CaiT) is no part of the heads and is left out.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from headwise.checkpoints.reader import Projections, SeparateReader, joined_rows, named, split_rows
+from headwise.checkpoints.reader import Projections, SeparateReader, joined_rows, known_of, named, split_rows, stated
+from headwise.known import Known
+from headwise.options import preset
+from headwise.shape import AttentionShape
 
 _WRITTEN = tuple(
     f"attention.{name}" for name in ("attention.query", "attention.key", "attention.value", "output.dense")
@@ -27,6 +30,23 @@ class ViTReader(SeparateReader):
         "mlp.weights_out.weight": 1,
         "mlp.w3.weight": 1,
     }
+
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        if config["model_type"] != "vit" or not config.get("qkv_bias", True):
+            return None
+        classifies = "ForImageClassification" in (config.get("architectures") or [""])[0]
+        options = preset(
+            "vit",
+            image=stated(config, "image_size"),
+            patch=stated(config, "patch_size"),
+            channels=stated(config, "num_channels"),
+            norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+            head="classes" if classifies else "none",
+            classes=len(config.get("id2label") or "01") if classifies else 0,
+        )
+        layer = AttentionShape(width=stated(config, "hidden_size"), heads=stated(config, "num_attention_heads"))
+        return known_of(layer, stated(config, "num_hidden_layers"), stated(config, "intermediate_size"), options)
 
     def parts(self, layer: str) -> Projections:
         if not self._fused(layer):
