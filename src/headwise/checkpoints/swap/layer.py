@@ -1,5 +1,6 @@
 """headwise's layer as it stands inside someone else's model, and what is known of the layer it stands in for."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class HostAttention(Attention):
 
 
 @dataclass
-class Place:
+class Place(ABC):
     """One attention layer of a model: what it computes, and how another takes its place."""
 
     name: str
@@ -95,9 +96,9 @@ class Place:
         """The tokens among the arguments of a call, (B, T, W)."""
         return args[0] if args else options["hidden_states"]
 
+    @abstractmethod
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         """Let the layer do the work from now on."""
-        raise NotImplementedError
 
 
 @torch.no_grad()
