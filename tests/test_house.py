@@ -26,6 +26,8 @@ ledger.study ledger.certify ledger.law studies studies._recipes theory.bounds th
 comparison.answer comparison.suggest comparison.external comparison.verdict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest
 """
+SIX = 6
+STILL_TWICE = {("tasks.listops", "tasks.pathfinder")}  # default_options; this set shall become empty
 ROOMS, NO_TORCH = HOUSE.split(), LIGHT.split()
 
 
@@ -59,7 +61,7 @@ def test_these_load_without_torch():
 
 
 def test_help_loads_nothing_heavy():
-    heavy = {"torch", "numpy", "altair", "pydantic", "pandas"}
+    heavy = {"torch", "numpy", "scipy", "altair", "pydantic", "pandas"}
     assert not heavy & loaded_after("import headwise.cli.app")
 
 
@@ -77,6 +79,30 @@ def test_every_module_says_what_it_is_for():
 def test_files_stay_short():
     long = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: lines for name, lines in long.items() if lines > 450} == {}
+
+
+def code_lines(path):
+    """Lines of code with their numbers: no blanks, comments, docstrings, imports or lone punctuation."""
+    text = path.read_text()
+    skipped = set()
+    for node in ast.walk(ast.parse(text)):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if docstring or isinstance(node, ast.Import | ast.ImportFrom):
+            skipped |= set(range(node.lineno, node.end_lineno + 1))
+    numbered = ((number, line.partition("  # ")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
+    return [(number, line) for number, line in numbered if number not in skipped and re.search(r"^[^#]*\w", line)]
+
+
+def test_no_six_lines_of_code_stand_twice():
+    seen, twice = {}, set()
+    for name, path in sorted(MODULES.items()):
+        lines = code_lines(path)
+        for start in range(len(lines) - SIX + 1):
+            block = tuple(line for _, line in lines[start : start + SIX])
+            if block in seen:
+                twice.add((seen[block], name))
+            seen.setdefault(block, name)
+    assert twice == STILL_TWICE
 
 
 def test_public_names_exist():

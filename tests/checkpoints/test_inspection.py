@@ -13,13 +13,13 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from headwise.checkpoints import open_checkpoint
-from headwise.checkpoints.heads import Heads
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.inspection import (
     Head,
     Inspection,
     Layer,
     inspect,
-    measure,
+    measure_heads,
     overlaps,
     random_rank,
     rank_over_distances,
@@ -31,7 +31,6 @@ from headwise.checkpoints.truncation import (
     cut_to,
     kept,
     pair_energies,
-    plan,
     ranks_for,
     truncate,
     value_energies,
@@ -44,14 +43,14 @@ from headwise.spec import SpecError
 WIDTH, HEADS, GROUPS, RANK, V_RANK = 24, 4, 2, 8, 6
 
 
-def some_heads(rotated: int = 0, biases: bool = False, groups: int = GROUPS, **changes: Tensor) -> Heads:
+def some_heads(rotated: int = 0, biases: bool = False, groups: int = GROUPS, **changes: Tensor) -> AttentionHeads:
     def draw(*size: int) -> Tensor:
         return torch.randn(*size, dtype=torch.float64)
 
     bias = {"query_bias": draw(HEADS, RANK), "key_bias": draw(groups, RANK)} if biases else {}
     bias |= {"value_bias": draw(groups, V_RANK), "output_bias": draw(WIDTH)} if biases else {}
     turning = 10.0 ** -torch.arange(rotated // 2, dtype=torch.float64) if rotated else None
-    return Heads(
+    return AttentionHeads(
         **{
             "query": draw(HEADS, RANK, WIDTH),
             "key": draw(groups, RANK, WIDTH),
@@ -64,7 +63,7 @@ def some_heads(rotated: int = 0, biases: bool = False, groups: int = GROUPS, **c
     )
 
 
-def dense(heads: Heads) -> tuple[np.ndarray, np.ndarray]:
+def dense(heads: AttentionHeads) -> tuple[np.ndarray, np.ndarray]:
     """Every head's QᵀK and OV, written out."""
     qk = heads.query.mT @ heads.each_head(heads.key)
     vo = heads.output @ heads.each_head(heads.value)
@@ -94,7 +93,7 @@ def bert(folder: Path, layers: int = 2, rank: int = RANK, dtype: torch.dtype = t
 
 def test_numbers_of_the_dense_matrices():
     heads = some_heads()
-    found = measure(heads)
+    found = measure_heads(heads)
     for pair, rank, matrices in zip(("qk", "vo"), (RANK, V_RANK), dense(heads), strict=True):
         values = np.linalg.svd(matrices, compute_uv=False)[:, :rank]
         shares = values / values.sum(-1, keepdims=True)
@@ -116,7 +115,7 @@ def test_known_heads():
     rows = torch.eye(WIDTH, dtype=torch.float64)
     first, second = rows[:RANK], rows[RANK : 2 * RANK]
     query = torch.stack([first, first, second, 3 * second])
-    found = measure(some_heads(groups=HEADS, query=query, key=query))
+    found = measure_heads(some_heads(groups=HEADS, query=query, key=query))
     assert [head.qk_effective_rank for head in found] == pytest.approx([RANK] * HEADS)
     assert [head.qk_condition for head in found] == pytest.approx([1] * HEADS)
     assert [head.qk_overlap for head in found] == pytest.approx([1] * HEADS)
@@ -130,7 +129,7 @@ def test_known_heads():
 def test_a_head_of_zeros_uses_nothing():
     heads = some_heads()
     heads.query[1] = 0
-    found = measure(heads)[1]
+    found = measure_heads(heads)[1]
     assert (found.qk_effective_rank, found.qk_rank_99, found.qk_overlap) == (0, 1, 0)
     assert found.qk_condition == math.inf
     assert ranks_for(heads, 0.9).content <= RANK
@@ -254,7 +253,7 @@ def test_a_norm_keeps_queries_and_keys_whole():
 def test_a_planted_rank_is_found_and_bytes_are_counted(dtype, tmp_path):
     reader = open_checkpoint(bert(tmp_path / "full", rank=3, dtype=dtype))
     keep = 1 - 1e-10 if dtype == torch.float32 else 0.999
-    found = truncate(reader, plan(reader, keep), tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", keep)
     assert (str(found.before), str(found.after)) == ("w32-h4-L2-m48", "w32-h4-r3-L2-m48")
     size = 4 if dtype == torch.float32 else 2
     assert found.bytes_before - found.bytes_after == 2 * 4 * 32 * HEADS * (RANK - 3) * size
@@ -308,7 +307,7 @@ def test_inspect(tmp_path):
     assert shown.exit_code == 0, shown.exception
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
     said = " ".join(shown.stdout.split())
-    assert "w32-h4-L2-m48 bert, 512 bytes of keys and values a token (float32)" in said
+    assert "w32-h4-L2-m48 bert, 512 KV cache bytes/token (float32)" in said
     assert "QK: layers 0–1 use 3 of 8." in said
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         f"heads.{k}" for k in ("html", "pdf", "png", "svg")

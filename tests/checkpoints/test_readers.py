@@ -16,22 +16,24 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import headwise as hw
 from headwise.checkpoints import all_readers, open_checkpoint
 from headwise.checkpoints.files import SHARD_BYTES, open_weights, write_weights
-from headwise.checkpoints.heads import Heads
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.rotary import rope_frequencies, settings
-from headwise.checkpoints.truncation import plan, truncate
+from headwise.checkpoints.truncation import truncate
 from headwise.layers.functional import angles, plain_attention, turn
 from headwise.layers.multihead import MultiheadAttention
 from headwise.models import build
 from headwise.options import preset
 from headwise.spec import SpecError
 from headwise.training import resume as checkpoint
+from helpers.commands import as_json
 
 WIDTH, HEADS, RANK, TOKENS = 32, 4, 8, 9
 
 
-def attend(heads: Heads, x: Tensor) -> Tensor:
+def attend(heads: AttentionHeads, x: Tensor) -> Tensor:
     """Without rotation and norms, as the heads say it."""
     queries, keys, values = (
         x @ weight.mT + (0 if bias is None else bias[:, None])
@@ -150,7 +152,7 @@ def test_torch_attention_and_its_truncation_in_the_drop_in(bias, memory, tmp_pat
     reader = open_checkpoint(tmp_path / "layer.pt", heads=HEADS)
     if fused:
         torch.testing.assert_close(attend(reader.heads(0), x[0]), layer(x, x, x)[0][0])
-    found = truncate(reader, plan(reader, 1 - 1e-10), tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", 1 - 1e-10)
     assert str(found.after) == "w32-h4-r3-v5-m0"
     small = MultiheadAttention(
         WIDTH, HEADS, bias=bias, kdim=memory, vdim=memory, batch_first=True, qk_rank=3, v_rank=5, dtype=torch.float64
@@ -191,7 +193,7 @@ def test_a_kept_run_and_its_truncation_as_a_model(shape, tmp_path):
     checkpoint.write(tmp_path / "run.safetensors", model.state_dict(), {"run": run})
     reader = open_checkpoint(tmp_path / "run.safetensors")
     assert reader.family == "headwise"
-    found = truncate(reader, plan(reader, 1 - 1e-10), tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", 1 - 1e-10)
     assert found.form == "native"
     assert {(layer.qk_rank, layer.v_rank) for layer in found.after.layers} <= {(3, 5), (4, 5)}
     facts = json.loads((tmp_path / "small" / "config.json").read_text())
@@ -405,6 +407,85 @@ def test_every_reader_finds_its_own_family_alone():
     assert set(names) == set(all_readers())
     for family, name in names.items():
         assert [other for other, reader in all_readers().items() if reader.matches({}, [name])] == [family]
+
+
+# ---- readers from elsewhere ----------------------------------------------------------------------------------------
+
+OWN = """
+from headwise.checkpoints.reader import SeparateReader
+
+
+class Own(SeparateReader):
+    family = "own"
+    signature = r"(?P<layer>mine[.][0-9]+[.])q[.]weight"
+    names = ("q", "k", "v", "o")
+
+
+READER = Own
+"""
+
+
+def own_model(folder: Path) -> Path:
+    (folder / "model").mkdir()
+    return _weights(folder / "model", {f"mine.0.{name}.weight": (WIDTH, WIDTH) for name in "qkvo"})
+
+
+def test_a_reader_from_a_file(tmp_path):
+    """By its path, or as a class; without it nobody knows the names."""
+    model, file = own_model(tmp_path), _write(tmp_path / "my_reader.py", OWN)
+    with pytest.raises(SpecError, match="no reader knows them"):
+        open_checkpoint(model)
+    for reader in (file, str(file), type(open_checkpoint(model, HEADS, file))):
+        assert hw.inspect(model, heads=HEADS, reader=reader).family == "own"
+    words = (str(model), "--heads", str(HEADS), "--reader", str(file))
+    assert as_json("inspect", *words)["family"] == "own"
+    out = str(tmp_path / "small")
+    assert as_json("truncate", *words, "--keep", "0.5", "--out", out)["family"] == "own"
+    assert hw.inspect(out, heads=HEADS, reader=file).shape.layers[0].v_rank < RANK
+
+
+def test_a_reader_from_an_installed_package(tmp_path, monkeypatch):
+    """A distribution on the path, as pip would leave it."""
+    _write(tmp_path / "somebodys_reader.py", OWN)
+    facts = tmp_path / "somebody-1.0.dist-info"
+    facts.mkdir()
+    _write(facts / "METADATA", "Metadata-Version: 2.1\nName: somebody\nVersion: 1.0\n")
+    points = _write(facts / "entry_points.txt", "[headwise.readers]\nown = somebodys_reader:READER\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = own_model(tmp_path)
+    assert hw.inspect(model, heads=HEADS).family == "own"
+    assert "own" in all_readers()
+    for value, message in {
+        "nowhere:READER": r"entry point 'own' of headwise.readers \(nowhere:READER\) cannot be loaded: ModuleNotFound",
+        "somebodys_reader:__name__": "is no reader: it must name a subclass",
+    }.items():
+        points.write_text(f"[headwise.readers]\nown = {value}\n")
+        with pytest.raises(SpecError, match=message):
+            open_checkpoint(model, HEADS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no reader file"),
+        ("x = 1", "does not say which class is its reader: end it with READER = YourReader"),
+        ("READER = 3", "does not say which class is its reader"),
+        ("def (", "cannot be loaded: SyntaxError"),
+        ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
+        (
+            "from headwise.checkpoints.reader import Reader\nclass A(Reader): pass\nREADER = A",
+            "the reader A has no cut and no heads and no width, which every reader needs",
+        ),
+        (OWN.replace("mine", "other"), "has no attention layer with the names of own"),
+    ],
+)
+def test_a_wrong_reader_file_is_one_sentence(text, message, tmp_path):
+    file = tmp_path / "my_reader.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SpecError, match=message) as said:
+        open_checkpoint(own_model(tmp_path), HEADS, file)
+    assert "\n" not in str(said.value)
 
 
 def test_old_and_new_ways_to_write_rotary_settings():

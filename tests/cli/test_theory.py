@@ -1,15 +1,14 @@
 """The theory commands as they are typed, in a terminal of 80 columns."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from headwise.cli.theory import read_counts, theory_app
-from headwise.report.theory import count_text
+import headwise as hw
+from headwise.cli.theory import theory_app
+from headwise.report.theory import count_text, read_counts
 from headwise.spec import SpecError
 from headwise.theory.bounds import free_bound, heads_needed, scalar_bound
 from helpers.commands import as_json, headwise
@@ -142,13 +141,15 @@ def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_importing_loads_nothing_heavy():
-    code = "import sys, headwise.cli.theory; print(' '.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "numpy", "scipy", "altair", "pydantic"} & set(loaded)
-
-
-def test_bounds_need_no_torch():
-    code = "import sys, headwise.theory.bounds, headwise.report.theory; print(json.dumps(list(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", "import json;" + code], capture_output=True, text=True, check=True)
-    assert "torch" not in json.loads(done.stdout)
+def test_from_python():
+    """The same rows as the commands', as a table; numbers that no column can hold are text."""
+    result = hw.bound(8, [1, 4], "1..6", skip=True)
+    assert result.as_dict() == rows_of("bound", "--dim", "8", "--rank", "1,4", "--heads", "1..6", "--skip")
+    assert result.table["heads"].to_list() == [1, 2, 4, 6] * 2
+    needed = hw.heads_needed(128, 1, "0.02")
+    assert needed.table["scalar_values"].to_list() == ["2.60 × 10^63"]
+    assert json.loads(needed.to_json())["scalar_values"] == heads_needed(128, 1, "0.02")
+    found = hw.conditioning(16, (1, 8), 8, seeds=2)
+    assert found.table["columns"].to_list() == [8, 64]
+    assert "<table" in found._repr_html_()
+    assert found.chart().to_dict()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from headwise.checkpoints import open_checkpoint
-from headwise.checkpoints.export import Exported, export
+from headwise.checkpoints.export import Exported, export_hf
 from headwise.checkpoints.inspection import inspect
 from headwise.cli.app import app
 from headwise.models import build
@@ -37,7 +37,7 @@ def exported(folder: Path, shape: str, options: ModelOptions) -> tuple[nn.Module
             )
     facts = {"run": {"shape": shape, "options": options.model_dump()}}
     checkpoint.write(folder / "kept.safetensors", model.state_dict(), facts)
-    return model, export(open_checkpoint(folder / "kept.safetensors"), folder / "out")
+    return model, export_hf(folder / "kept.safetensors", folder / "out")
 
 
 def loaded(kind, folder: Path, **options) -> nn.Module:
@@ -147,6 +147,25 @@ def test_other_models(tmp_path):
         assert (found.form, found.architecture) == ("custom", "HeadwiseModel")
         output = loaded(kind, folder, trust_remote_code=True)(**given)
         same(output[0], model(*given.values()), 1e-6)
+
+
+VERSION_0_1 = '''"""This model is headwise's: pip install headwise."""
+
+from headwise.hf_model import HeadwiseConfig, HeadwiseForCausalLM
+
+__all__ = ["HeadwiseConfig", "HeadwiseForCausalLM"]
+'''
+
+
+@torch.no_grad()
+def test_folders_of_version_0_1_still_load(tmp_path):
+    """The code of an exported folder as version 0.1 wrote it, letter by letter."""
+    model, _ = exported(tmp_path, "w48-h4-r16-v8-g2-L2-m80", LLAMA)
+    file = tmp_path / "out" / "modeling_headwise.py"
+    assert file.read_text() == VERSION_0_1
+    file.write_text(VERSION_0_1)
+    given = tokens()
+    same(loaded(hf.AutoModelForCausalLM, tmp_path, trust_remote_code=True)(given).logits, model(given), 1e-6)
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.files import write_config, write_weights
-from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.inspection import inspect
 from headwise.checkpoints.on_text import OnText
 from headwise.checkpoints.reader import Reader
-from headwise.checkpoints.truncation import padded_tensors, plan, truncate
+from headwise.checkpoints.truncation import truncate
 from headwise.layers.functional import plain_attention
 from headwise.spec import SpecError
 from helpers.copying import SINGLE, same, scrambled
@@ -137,7 +137,9 @@ def calls(model: nn.Module, layers: int = 2) -> list[tuple[Tensor, Tensor]]:
     return [(x[0].double(), y[0].double()) for x, y in zip(given, found, strict=True)]
 
 
-def attend(heads: Heads, x: Tensor, scale: float, causal: bool, latents: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def attend(
+    heads: AttentionHeads, x: Tensor, scale: float, causal: bool, latents: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """Attention of one sequence (T, W), as the heads say it. A latent's norm divides each token by its length."""
 
     def of(weights: Tensor, bias: Tensor | None) -> Tensor:
@@ -244,8 +246,7 @@ def test_what_is_cut_is_found_and_nothing_else_is_lost(name, tmp_path):
     plant(open_checkpoint(tmp_path / "full"), tmp_path / "planted")
     model = kind.from_pretrained(tmp_path / "planted", attn_implementation="eager").eval()
     reader = open_checkpoint(tmp_path / "planted")
-    planned = plan(reader, 1 - 1e-10)
-    found = truncate(reader, planned, tmp_path / "small")
+    found = truncate(reader, tmp_path / "small", 1 - 1e-10)
     before, after = reader.heads(0), open_checkpoint(tmp_path / "small").heads(0)
     pairs = before.rotated // 2 if before.normed or before.shared_rotation else min(PAIRS, before.rotated // 2)
     content = before.shape.qk_rank - before.rotated
@@ -256,7 +257,7 @@ def test_what_is_cut_is_found_and_nothing_else_is_lost(name, tmp_path):
     small = open_checkpoint(tmp_path / "small")
     for number, (x, expected) in enumerate(calls(model)):
         same(attended(small, number, x), expected, SINGLE, f"layer {number}")
-    truncate(reader, planned, tmp_path / "padded", pad=True)
+    truncate(reader, tmp_path / "padded", 1 - 1e-10, pad=True)
     whole = [
         kind.from_pretrained(tmp_path / which, attn_implementation="eager").eval() for which in ("padded", "planted")
     ]
@@ -292,9 +293,7 @@ def test_entropy_and_loss_on_text(name, tmp_path):
     text = with_tokenizer(tmp_path / "model")
     reader = open_checkpoint(tmp_path / "model")
     run = OnText(reader, text)
-    planned = plan(reader, 0.8)
-    truncate(reader, planned, tmp_path / "cut", pad=True)
-    found = run.compare(padded_tensors(reader, planned.ranks))
+    found = truncate(reader, tmp_path / "cut", 0.8, data=text, pad=True).as_dict()
     cut = type(model).from_pretrained(tmp_path / "cut", attn_implementation="eager").eval()
     tokens = run.tokens
     assert tokens.shape[1] == {"gpt2": 22}.get(name, 128)
@@ -317,7 +316,9 @@ def test_entropy_and_loss_on_text(name, tmp_path):
         weights = outputs[0].attentions[1].double()
         entropy = -(weights * weights.clamp_min(1e-300).log()).sum(-1).mean((0, 2))
         assert run.entropies[1] == pytest.approx(entropy.tolist(), rel=1e-5)
-        assert inspect(reader, run.entropies).layers[1].heads[2].entropy == run.entropies[1][2]
+        inspection = inspect(reader, data=text, keep=0.8)
+        assert inspection.layers[1].heads[2].entropy == run.entropies[1][2]
+        assert inspection.on_text.as_dict().items() <= found.items()
 
 
 def test_text_that_cannot_be_used(tmp_path):

@@ -237,6 +237,7 @@ def test_with_data_truncation_is_the_best_for_the_logits_they_give():
     new = copy.deepcopy(model)
     told = headwise.swap(new, "w32-h4-r3", data=lambda: new(**given))
     assert told.measured_on == "the data given"
+    assert told.table["name"].to_list() == [layer.name for layer in told.layers]
     for head in range(4):
         old, cut, other = (logits_of(m)[0][head] for m in (whole, new, blind))
         best = tail(tokens @ old @ around.mT, 3)

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from headwise import studies
-from headwise.cli.report import sections_of
 from headwise.report.page import write
+from headwise.report.sections import sections_of
 from headwise.store.store import Store
 from helpers import browser
 from helpers.pages import EVIL, fill

@@ -1,97 +1,118 @@
 """A model trained here as a folder that `transformers` loads.
 
-    found = export(open_checkpoint("weights.safetensors"), Path("out"))
-    found.form, found.why                          # ("native", "it is a Llama")
+    exported = headwise.export_hf("82cd05", "my-model")     # a run's key, or a file of weights
+    exported.form, exported.why                             # ("native", "it is a Llama")
 
 Where Llama, Qwen3, NanoChat, DeepSeek-V3 or BERT can say the shape and the options, the folder is one of theirs.
 Everything else is written with code of its own that imports headwise (`trust_remote_code=True`), and with the reason.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
+from headwise.checkpoints import open_checkpoint
+from headwise.checkpoints.export_targets import TARGETS, Tensors, misfit
 from headwise.checkpoints.files import check_new, write_config, write_weights
 from headwise.checkpoints.reader import Reader
-from headwise.checkpoints.readers.headwise import Headwise
+from headwise.checkpoints.readers.headwise import HeadwiseReader
 from headwise.models import build
 from headwise.options import ModelOptions
-from headwise.shape import AttentionShape, ModelShape
+from headwise.shape import ModelShape
+from headwise.shown import Shown
 from headwise.spec import SpecError
+from headwise.store.store import Store, default_path
 
-Tensors = dict[str, Tensor]
 CODE = '''"""This model is headwise's: pip install headwise."""
 
 from headwise.hf_model import {names}
 
 __all__ = [{quoted}]
 '''
-LONGEST = 2048  # said of a model without a limit of its own, where a configuration must say something
-ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
-USUAL: dict[str, tuple[Any, ...]] = {  # that no configuration of transformers can change
-    "residual": (True,),
-    "hardmax": (False,),
-    "logit_scale": (False,),
-    "output_scale": (1.0,),
-}
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written."""
+class Exported(Shown):
+    """What was written, and where."""
 
     form: Literal["native", "custom"]
     architecture: str
     why: str
     shape: str
     bytes: int
+    out: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"out": str(self.out)}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self.as_dict()]
+
+    @property
+    def headline(self) -> str:
+        """How to load it, and why it is what it is."""
+        if self.form == "native":
+            loaded = f"{self.architecture}.from_pretrained('{self.out}')"
+            return f"{self.shape} in '{self.out}': {self.why}, so {loaded} needs no headwise"
+        return (
+            f"{self.shape} in '{self.out}' with code that imports headwise: load it with trust_remote_code=True\n"
+            f"it would be transformers' own but for this: {self.why}"
+        )
 
 
-@dataclass(frozen=True)
-class _Family:
-    """A model of transformers: what its options must be, what else, its configuration, and its names."""
+def export_hf(source: str | Path | Reader, out: str | Path, store: str | Path | None = None) -> Exported:
+    """Write a model trained here to a new folder that `transformers` loads.
 
-    name: str
-    options: dict[str, tuple[Any, ...]]  # what it can have
-    misfit: Callable[[ModelShape, ModelOptions], str]  # what of the rest it cannot say; nothing where it can
-    architecture: Callable[[ModelOptions], str]
-    config: Callable[[ModelShape, ModelOptions], dict[str, Any]]
-    tensors: Callable[[Tensors, ModelShape, ModelOptions], Tensors]
-
-
-def export(reader: Reader, out: Path) -> Exported:
-    """Write the model to a new folder."""
-    check_new(out)
-    if not isinstance(reader, Headwise):
+    `source` is a run's key or its beginning, for a run that kept its weights in the store at `store` (the usual one by
+    default); or a file or folder of weights, or an opened reader of them.
+    """
+    folder = Path(out)
+    check_new(folder)  # before any work
+    reader = source if isinstance(source, Reader) else open_checkpoint(_weights(source, store))
+    if not isinstance(reader, HeadwiseReader):
         raise SpecError(
             f"'{reader.weights.path}' is of family {reader.family}, which has a library that loads it; export-hf "
             "writes models trained by headwise"
         )
+    return _write(reader, folder)
+
+
+def _weights(source: str | Path, store: str | Path | None) -> Path:
+    """A file or folder of that name, else what a run of that key kept."""
+    if Path(source).exists():
+        return Path(source)
+    with Store(Path(store) if store else default_path()) as results:
+        record, folder = results.get(str(source)), results.files
+    if record is None:
+        raise SpecError(f"no file '{source}' here, and no run {source} in this store; headwise runs lists them")
+    weights = folder / "weights" / f"{record[0].key}.safetensors"
+    if not weights.exists():
+        raise SpecError(
+            f"run {record[0].key} kept no weights in '{weights.parent}'; train it again with --keep-weights"
+        )
+    return weights
+
+
+def _write(reader: HeadwiseReader, out: Path) -> Exported:
     shape, options = reader.shape, reader.options
     state = {name: reader.weights.stored(name) for name in reader.weights}
     _check_whole(reader, state)
-    reasons = [f"{family.name}: {why}" for family in FAMILIES if (why := _misfit(family, shape, options))]
-    fitting = [family for family in FAMILIES if not _misfit(family, shape, options)]
-    if fitting:
-        family = fitting[0]
-        architecture = family.architecture(options)
-        written = write_weights(out, iter(family.tensors(state, shape, options).items()))
-        write_config(out, {"architectures": [architecture], **_common(state), **family.config(shape, options)})
-        return Exported("native", architecture, f"it is a {family.name}", str(shape), written)
-    return _export_custom(out, state, shape, options, "; ".join(reasons))
+    reasons = {target.name: misfit(target, shape, options) for target in TARGETS}
+    target = next((target for target in TARGETS if not reasons[target.name]), None)
+    if target is None:
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return _write_custom(out, state, shape, options, why)
+    architecture = target.architecture(options)
+    size = write_weights(out, iter(target.tensors(state, shape, options).items()))
+    write_config(out, {"architectures": [architecture], **_common(state), **target.config(shape, options)})
+    return Exported("native", architecture, f"it is a {target.name}", str(shape), size, out)
 
 
-def _check_whole(reader: Headwise, state: Tensors) -> None:
+def _check_whole(reader: HeadwiseReader, state: Tensors) -> None:
     """A task may wrap its model in more than shape and options say."""
     expected = build(reader.shape, reader.options, device="meta").state_dict()
-    wrong = [
-        n
-        for n in expected.keys() | state.keys()
-        if n not in state or n not in expected or expected[n].shape != state[n].shape
-    ]
+    sizes, real = ({name: tensor.shape for name, tensor in tensors.items()} for tensors in (expected, state))
+    wrong = [name for name in sizes | real if sizes.get(name) != real.get(name)]
     if wrong:
         raise SpecError(
             f"'{reader.weights.path}' is not the model that {reader.shape} and its options describe: '{min(wrong)}' is "
@@ -99,7 +120,7 @@ def _check_whole(reader: Headwise, state: Tensors) -> None:
         )
 
 
-def _export_custom(out: Path, state: Tensors, shape: ModelShape, options: ModelOptions, why: str) -> Exported:
+def _write_custom(out: Path, state: Tensors, shape: ModelShape, options: ModelOptions, why: str) -> Exported:
     causal = options.family == "decoder"
     name = "HeadwiseForCausalLM" if causal else "HeadwiseModel"
     heads = {("bert", "mlm"): "MaskedLM", ("bert", "classes"): "SequenceClassification"}
@@ -107,318 +128,16 @@ def _export_custom(out: Path, state: Tensors, shape: ModelShape, options: ModelO
     kind = "CausalLM" if causal else heads.get((options.family, options.head), "")
     autos = ["AutoModel", *([f"AutoModelFor{kind}"] if kind else [])]
     places = {"AutoConfig": "HeadwiseConfig", **dict.fromkeys(autos, name)}
-    written = write_weights(out, ((f"model.{key}", tensor) for key, tensor in state.items()))
+    size = write_weights(out, ((f"model.{key}", tensor) for key, tensor in state.items()))
     config = {"model_type": "headwise", "shape": str(shape), "options": options.model_dump(exclude_defaults=True)}
-    auto_map = {auto: f"modeling_headwise.{found}" for auto, found in places.items()}
+    auto_map = {auto: f"modeling_headwise.{place}" for auto, place in places.items()}
     write_config(out, {"architectures": [name], "auto_map": auto_map, **_common(state), **config})
     names = ("HeadwiseConfig", name)
     quoted = ", ".join(f'"{one}"' for one in names)
     (out / "modeling_headwise.py").write_text(CODE.format(names=", ".join(names), quoted=quoted))
-    return Exported("custom", name, why, str(shape), written)
-
-
-# ---- what fits -----------------------------------------------------------------------------------------------------
+    return Exported("custom", name, why, str(shape), size, out)
 
 
 def _common(state: Tensors) -> dict[str, Any]:
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     return {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "dtype": dtype}
-
-
-def _misfit(family: _Family, shape: ModelShape, options: ModelOptions) -> str:
-    for name, possible in family.options.items():
-        found = getattr(options, name)
-        if found not in possible:
-            return f"{name} is {found!r}"
-    if len(set(shape.layers)) > 1 or len(set(shape.mlps)) > 1:
-        return "layers differ"
-    return "there is no MLP" if not shape.mlps[0] else family.misfit(shape, options)
-
-
-def _usual(shape: AttentionShape) -> str:
-    """Queries, keys and values of one rank, no latents."""
-    if shape.kv_latent or shape.q_latent:
-        return "attention has a latent"
-    return "v_rank is not qk_rank" if shape.v_rank != shape.qk_rank else ""
-
-
-def _llama_misfit(shape: ModelShape, options: ModelOptions) -> str:
-    first = shape.layers[0]
-    return _usual(first) or ("not all of a head turns" if first.rotated != first.qk_rank else "")
-
-
-def _nanochat_misfit(shape: ModelShape, options: ModelOptions) -> str:
-    return _llama_misfit(shape, options) or ("" if options.softcap else "softcap is 0")
-
-
-def _deepseek_misfit(shape: ModelShape, options: ModelOptions) -> str:
-    first = shape.layers[0]
-    if not first.kv_latent:
-        return "there is no latent"
-    if not first.rope_rank or first.rope_rank % 2:
-        return f"rope_rank is {first.rope_rank}"
-    if options.norm_eps != 1e-6:  # of its latents' norms, which its configuration cannot change
-        return f"norm_eps is {options.norm_eps:g}, not 1e-06"
-    return "key/value heads are shared" if first.kv_heads != first.heads else ""
-
-
-def _bert_misfit(shape: ModelShape, options: ModelOptions) -> str:
-    first = shape.layers[0]
-    if why := _usual(first):
-        return why
-    if first.kv_heads != first.heads or first.heads * first.qk_rank != first.width:
-        return "heads × qk_rank is not the width, or key/value heads are shared"
-    if not options.segments:
-        return "there are no segments"
-    if options.head == "mlm":
-        return "" if options.tied else "the output is not tied"
-    return "" if options.pooler else "there is no pooler"
-
-
-# ---- configurations ------------------------------------------------------------------------------------------------
-
-
-def _decoder_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    first = shape.layers[0]
-    return {
-        "vocab_size": options.vocab,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.mlps[0],
-        "num_hidden_layers": shape.depth,
-        "num_attention_heads": first.heads,
-        "num_key_value_heads": first.kv_heads,
-        "hidden_act": "silu",
-        "max_position_embeddings": options.context or LONGEST,
-        "rms_norm_eps": options.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": options.rope_base},
-        "attention_bias": options.bias == "all",
-        "attention_dropout": options.dropout,
-        "tie_word_embeddings": options.tied,
-    }
-
-
-def _llama_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    more = {"model_type": "llama", "head_dim": shape.layers[0].qk_rank, "mlp_bias": options.bias == "all"}
-    return _decoder_config(shape, options) | more
-
-
-def _qwen3_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    return _decoder_config(shape, options) | {"model_type": "qwen3", "head_dim": shape.layers[0].qk_rank}
-
-
-def _nanochat_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    more = {"model_type": "nanochat", "head_dim": shape.layers[0].qk_rank, "hidden_act": "relu2"}
-    return _decoder_config(shape, options) | more | {"final_logit_softcapping": options.softcap}
-
-
-def _deepseek_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    first = shape.layers[0]
-    return _decoder_config(shape, options) | {
-        "model_type": "deepseek_v3",
-        "q_lora_rank": first.q_latent or None,
-        "kv_lora_rank": first.kv_latent,
-        "qk_nope_head_dim": first.content_rank,
-        "qk_rope_head_dim": first.rope_rank,
-        "v_head_dim": first.v_rank,
-        "rope_interleave": False,
-        "first_k_dense_replace": shape.depth,  # no layer has experts
-    }
-
-
-def _bert_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
-    return {
-        "model_type": "bert",
-        "vocab_size": options.vocab,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.mlps[0],
-        "num_hidden_layers": shape.depth,
-        "num_attention_heads": shape.layers[0].heads,
-        "hidden_act": ACTIVATIONS[options.activation],
-        "max_position_embeddings": options.context,
-        "type_vocab_size": options.segments,
-        "layer_norm_eps": options.norm_eps,
-        "hidden_dropout_prob": options.dropout,
-        "attention_probs_dropout_prob": options.dropout,
-        "id2label": {str(i): f"LABEL_{i}" for i in range(options.classes or 2)},
-    }
-
-
-# ---- names ---------------------------------------------------------------------------------------------------------
-
-
-def _blocks(state: Tensors, shape: ModelShape) -> Iterator[tuple[int, Tensors]]:
-    for number in range(shape.depth):
-        start = f"body.blocks.{number}."
-        yield number, {name.removeprefix(start): t for name, t in state.items() if name.startswith(start)}
-
-
-def _linear(block: Tensors, name: str, targets: tuple[str, ...], sizes: list[int] | None = None) -> Tensors:
-    """One linear layer under other names, cut into several where it stands for them."""
-    found: Tensors = {}
-    for kind in ("weight", "bias"):
-        if f"{name}.{kind}" in block:
-            tensor = block[f"{name}.{kind}"]
-            parts = tensor.split(sizes) if sizes else tensor.chunk(len(targets))
-            found |= {f"{target}.{kind}": part for target, part in zip(targets, parts, strict=True)}
-    return found
-
-
-def _decoder_tensors(
-    state: Tensors, shape: ModelShape, attention: Callable[[Tensors, AttentionShape], Tensors]
-) -> Tensors:
-    found = {
-        "model.embed_tokens.weight": state["embedding.weight"],
-        "model.norm.weight": state["body.final_norm.weight"],
-    }
-    found |= {"lm_head.weight": state["head.weight"]} if "head.weight" in state else {}
-    for number, block in _blocks(state, shape):
-        layer = {f"self_attn.{name}": tensor for name, tensor in attention(block, shape.layers[number]).items()}
-        layer |= _linear(block, "mlp.input", ("mlp.gate_proj", "mlp.up_proj"))
-        layer |= _linear(block, "mlp.output", ("mlp.down_proj",))
-        layer |= _linear(block, "norms.0", ("input_layernorm",)) | _linear(
-            block, "norms.1", ("post_attention_layernorm",)
-        )
-        found |= {f"model.layers.{number}.{name}": tensor for name, tensor in layer.items()}
-    return found
-
-
-def _sections(shape: AttentionShape) -> list[int]:
-    return [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
-
-
-def _llama_attention(block: Tensors, shape: AttentionShape) -> Tensors:
-    found = _linear(block, "attention.input", ("q_proj", "k_proj", "v_proj"), _sections(shape))
-    found |= _linear(block, "attention.output", ("o_proj",))
-    return (
-        found | _linear(block, "attention.query_norm", ("q_norm",)) | _linear(block, "attention.key_norm", ("k_norm",))
-    )
-
-
-def _deepseek_attention(block: Tensors, shape: AttentionShape) -> Tensors:
-    """DeepSeek's heads are (content, rotated), headwise's (rotated, content)."""
-    query = "q_a_proj" if shape.q_latent else "q_proj"
-    sizes = [shape.q_latent or shape.heads * shape.qk_rank, shape.kv_latent + shape.rope_rank]
-    found = _linear(block, "attention.input", (query, "kv_a_proj_with_mqa"), sizes)
-    names = {"output": "o_proj", "kv_latent_norm": "kv_a_layernorm", "kv_up": "kv_b_proj"}
-    names |= {"query_latent_norm": "q_a_layernorm", "query_up": "q_b_proj"}
-    for ours, theirs in names.items():
-        found |= _linear(block, f"attention.{ours}", (theirs,))
-    rows = "q_b_proj.weight" if shape.q_latent else "q_proj.weight"
-    heads = found[rows].unflatten(0, (shape.heads, -1))
-    return found | {rows: heads.roll(-shape.rope_rank, dims=1).flatten(0, 1)}
-
-
-def _nanochat_tensors(state: Tensors, shape: ModelShape, options: ModelOptions) -> Tensors:
-    """NanoChat turns heads the other way round, which is headwise's way with their halves exchanged."""
-    found = {"model.embed_tokens.weight": state["embedding.weight"], "lm_head.weight": state["head.weight"]}
-    for number, block in _blocks(state, shape):
-        rank = shape.layers[number].qk_rank
-        layer = _llama_attention(block, shape.layers[number])
-        for rows in ("q_proj.weight", "k_proj.weight"):
-            layer[rows] = layer[rows].unflatten(0, (-1, rank)).roll(rank // 2, dims=1).flatten(0, 1)
-        layer = {f"self_attn.{name}": tensor for name, tensor in layer.items()}
-        layer |= _linear(block, "mlp.input", ("mlp.fc1",)) | _linear(block, "mlp.output", ("mlp.fc2",))
-        found |= {f"model.layers.{number}.{name}": tensor for name, tensor in layer.items()}
-    return found
-
-
-def _bert_tensors(state: Tensors, shape: ModelShape, options: ModelOptions) -> Tensors:
-    found = _linear(state, "embedding", ("embeddings.word_embeddings",))
-    found |= _linear(state, "places", ("embeddings.position_embeddings",))
-    found |= _linear(state, "segments", ("embeddings.token_type_embeddings",))
-    found |= _linear(state, "embedding_norm", ("embeddings.LayerNorm",))
-    found |= _linear(state, "pooler", ("pooler.dense",)) if options.head != "mlm" else {}
-    names = {"attention.output": "attention.output.dense", "norms.0": "attention.output.LayerNorm"}
-    names |= {"mlp.input": "intermediate.dense", "mlp.output": "output.dense", "norms.1": "output.LayerNorm"}
-    for number, block in _blocks(state, shape):
-        three = ("attention.self.query", "attention.self.key", "attention.self.value")
-        layer = _linear(block, "attention.input", three, _sections(shape.layers[number]))
-        for ours, theirs in names.items():
-            layer |= _linear(block, ours, (theirs,))
-        found |= {f"encoder.layer.{number}.{name}": tensor for name, tensor in layer.items()}
-    if options.head == "none":
-        return found
-    found = {f"bert.{name}": tensor for name, tensor in found.items()}
-    if options.head == "classes":
-        return found | _linear(state, "head", ("classifier",))
-    found |= _linear(state, "masked_head.dense", ("cls.predictions.transform.dense",))
-    found |= _linear(state, "masked_head.norm", ("cls.predictions.transform.LayerNorm",))
-    return found | {"cls.predictions.bias": state["masked_head.bias"]}
-
-
-_DECODER: dict[str, tuple[Any, ...]] = {
-    "family": ("decoder",),
-    "positions": ("rotary",),
-    "norm": ("rms",),
-    "norm_place": ("pre",),
-    "mlp_kind": ("gated",),
-    "activation": ("silu",),
-    "embedding_norm": (False,),
-    "final_norm": (True,),
-    "softcap": (0.0,),
-    **USUAL,
-}
-_NANOCHAT: dict[str, tuple[Any, ...]] = {
-    "norm": ("rms-plain",),
-    "qk_norm": ("rms-plain",),
-    "mlp_kind": ("plain",),
-    "activation": ("relu2",),
-    "bias": ("none",),
-    "embedding_norm": (True,),
-    "tied": (False,),
-}
-_BERT_HEADS = {"none": "BertModel", "mlm": "BertForMaskedLM", "classes": "BertForSequenceClassification"}
-FAMILIES = (
-    _Family(
-        "Llama",
-        _DECODER | {"qk_norm": ("none",), "bias": ("none", "all")},
-        _llama_misfit,
-        lambda options: "LlamaForCausalLM",
-        _llama_config,
-        lambda state, shape, options: _decoder_tensors(state, shape, _llama_attention),
-    ),
-    _Family(
-        "Qwen3",
-        _DECODER | {"qk_norm": ("rms",), "bias": ("none",)},
-        _llama_misfit,
-        lambda options: "Qwen3ForCausalLM",
-        _qwen3_config,
-        lambda state, shape, options: _decoder_tensors(state, shape, _llama_attention),
-    ),
-    _Family(
-        "NanoChat",
-        {name: one for name, one in _DECODER.items() if name != "softcap"} | _NANOCHAT,
-        _nanochat_misfit,
-        lambda options: "NanoChatForCausalLM",
-        _nanochat_config,
-        _nanochat_tensors,
-    ),
-    _Family(
-        "DeepSeek-V3",
-        _DECODER | {"qk_norm": ("none",), "bias": ("none",)},
-        _deepseek_misfit,
-        lambda options: "DeepseekV3ForCausalLM",
-        _deepseek_config,
-        lambda state, shape, options: _decoder_tensors(state, shape, _deepseek_attention),
-    ),
-    _Family(
-        "BERT",
-        {
-            "family": ("bert",),
-            "positions": ("learned",),
-            "norm": ("layer",),
-            "norm_place": ("post",),
-            "mlp_kind": ("plain",),
-            "activation": tuple(ACTIVATIONS),
-            "bias": ("all",),
-            "qk_norm": ("none",),
-            "embedding_norm": (True,),
-            "final_norm": (False,),
-            **USUAL,
-        },
-        _bert_misfit,
-        lambda options: _BERT_HEADS[options.head],
-        _bert_config,
-        _bert_tensors,
-    ),
-)

@@ -141,7 +141,7 @@ def open_weights(source: str | Path) -> Weights:
 def _files_in(folder: Path) -> list[Path]:
     """The files of a folder that hold its model: those an index names, else all of the better kind."""
     for index in sorted(folder.glob("*.index.json"), key=lambda file: "safetensors" not in file.name):
-        named = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        named = sorted(set(read_json(index).get("weight_map", {}).values()))
         missing = [name for name in named if not (folder / name).exists()]
         if missing:
             raise SpecError(f"'{index}' names {len(named)} files, but '{missing[0]}' is not there")
@@ -162,12 +162,12 @@ def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
     """config.json, or what nanochat writes beside model_000650.pt as meta_000650.json."""
     folder = path if path.is_dir() else path.parent
     if (folder / "config.json").exists():
-        return _read_json(folder / "config.json")
+        return read_json(folder / "config.json")
     meta = folder / f"{files[0].stem.replace('model_', 'meta_')}.json"
-    return _read_json(meta).get("model_config", {}) if meta.exists() else {}
+    return read_json(meta).get("model_config", {}) if meta.exists() else {}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ from headwise.shape import AttentionShape
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionHeads:
     """What a layer's heads compute: xᵀ Qᵀ K z are logits (times a scale), O V z is what attending to z adds."""
 
     query: Tensor  # (H, R, W)
@@ -27,7 +27,7 @@ class Heads:
     key_bias: Tensor | None = None  # (G, R)
     value_bias: Tensor | None = None  # (G, V)
     output_bias: Tensor | None = None  # (W)
-    frequencies: Tensor | None = None  # (G, P/2): radians a token; none where nothing turns
+    frequencies: Tensor | None = None  # (G, P/2): radians per token; none where nothing turns
     query_scale: Tensor | None = None  # (R): weights of the norm of queries, where there is a norm
     key_scale: Tensor | None = None  # (R): of keys
     latents: tuple[int, int] = (0, 0)  # kv_latent and q_latent
@@ -54,7 +54,7 @@ class Heads:
         """What belongs to key/value heads, repeated for each query head."""
         return shared.repeat_interleave(self.shape.group, dim=0)
 
-    def unshared(self) -> "Heads":
+    def unshared(self) -> "AttentionHeads":
         """The same with a key/value head for every query head."""
         shared = ("key", "value", "key_bias", "value_bias", "frequencies")
         found = {name: getattr(self, name) for name in shared}
@@ -84,7 +84,7 @@ class Heads:
         """(H, R, n) to (G, R, H/G·n): the heads of a group side by side."""
         return rows.unflatten(0, (self.key.shape[0], -1)).movedim(1, 2).flatten(2)
 
-    def cut(self, cut: "Cut") -> "Heads":
+    def cut(self, cut: "Cut") -> "AttentionHeads":
         """The same heads in fewer dimensions."""
         query, output = self.each_head(cut.query), self.each_head(cut.output)
         changed = replace(
@@ -121,7 +121,7 @@ class Cut:
     frequencies: Tensor | None = None  # (G, p/2) of the pairs that stay
     pairs: Tensor | None = None  # (G, p/2): which pairs they are
 
-    def padded(self, heads: Heads) -> "Cut":
+    def padded(self, heads: AttentionHeads) -> "Cut":
         """The same function in the old sizes: zeros where something was cut, so that any library can run it."""
         old, new = heads.rotated // 2, 0 if self.pairs is None else self.pairs.shape[1]
         rank, groups = heads.query.shape[1], heads.key.shape[0]

@@ -1,7 +1,8 @@
 """What the heads of a trained checkpoint use of the rank they pay for.
 
-    found = inspect(open_checkpoint("path"))
-    found.layers[0].heads[3].qk_effective_rank, found.summary
+    model = headwise.inspect("path/or/owner/name")
+    model.heads                                    # a frame, one row per head
+    model.layers[0].heads[3].qk_effective_rank, model.summary, model.chart()
 
 Effective ranks, condition numbers and overlaps are those of the matrices QᵀK and OV alone: without biases, and with the
 weights of a query/key norm or of a latent's norm multiplied in. A rotary QK is another matrix at every distance: ranks
@@ -12,17 +13,24 @@ Energies say what `truncation` would keep, so there rotated dimensions count as 
 
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.heads import Heads
-from headwise.checkpoints.reader import Reader
-from headwise.checkpoints.truncation import content_energies, count_for, kept, pair_energies
+from headwise.checkpoints import Chosen, open_checkpoint
+from headwise.checkpoints.heads import AttentionHeads
+from headwise.checkpoints.on_text import OnText, TextChange
+from headwise.checkpoints.reader import Reader, Watch
+from headwise.checkpoints.truncation import content_energies, count_for, kept, padded_tensors, pair_energies, plan
 from headwise.measure.spectra import condition_of, rank_of, singular_values
 from headwise.shape import ModelShape
+from headwise.shown import Shown
+
+if TYPE_CHECKING:
+    import polars
 
 KEEP = 0.99
 MOST_DISTANT = 1024
@@ -63,7 +71,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Shown):
     """A whole checkpoint."""
 
     family: str
@@ -73,45 +81,94 @@ class Inspection:
     dtype: str
     layers: list[Layer]
 
+    keep: float = KEEP  # the energy that heads keep where they are cut to see what the loss does
+    on_text: TextChange | None = None  # where there was text to run the model on
+
+    @property
+    def heads(self) -> "polars.DataFrame":
+        """One row per head, with its layer and its number."""
+        return self.table
+
     @property
     def kv_bytes_per_token(self) -> int:
         return sum(layer.kv_bytes_per_token for layer in self.layers)
 
     @property
     def summary(self) -> str:
-        """A line each: what QK uses, what VO uses, what random weights would, which heads are alike."""
+        """One line each: what QK uses, what VO uses, what random weights would use, which heads are alike."""
         first = self.layers[0]
         chance = [random_rank(rank, self.shape.width) for rank in (first.qk_rank, first.v_rank)]
-        told = f"Random weights of these sizes would use {chance[0]:.0f} (QK) and {chance[1]:.0f} (VO)."
-        return "\n".join([_in_use(self.layers, "qk"), _in_use(self.layers, "vo"), told, *_alike(self.layers)])
+        by_chance = f"Random weights of these sizes would use {chance[0]:.0f} (QK) and {chance[1]:.0f} (VO)."
+        return "\n".join([_in_use(self.layers, "qk"), _in_use(self.layers, "vo"), by_chance, *_alike(self.layers)])
+
+    @property
+    def headline(self) -> str:
+        return f"{self.shape} ({self.family}, {self.kv_bytes_per_token:,} KV cache bytes/token). {self.summary}"
 
     def as_dict(self) -> dict[str, Any]:
-        facts = asdict(self) | {"shape": str(self.shape), "summary": self.summary}
-        return facts | {"kv_bytes_per_token": self.kv_bytes_per_token}
+        facts = {name: getattr(self, name) for name in ("family", "rotary", "normed", "dtype", "kv_bytes_per_token")}
+        facts |= {"shape": str(self.shape), "layers": [asdict(layer) for layer in self.layers]}
+        return facts | {"summary": self.summary} | (self.on_text.as_dict() if self.on_text else {})
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"layer": number, "head": index, "qk_rank": layer.qk_rank, "v_rank": layer.v_rank, **asdict(head)}
+            for number, layer in enumerate(self.layers)
+            for index, head in enumerate(layer.heads)
+        ]
+
+    def chart(self) -> Any:
+        """Heat maps, one square per head: how much of its rank is in use, and how like another head it is."""
+        from headwise.checkpoints.heat_maps import heat_maps
+
+        return heat_maps(self.records(), str(self.shape), self.summary.split("\n"))
 
 
-def inspect(reader: Reader, entropies: list[list[float]] | None = None) -> Inspection:
-    """Every layer, one at a time; `entropies` of every head where attention was measured on text."""
+def inspect(
+    source: str | Path | Reader,
+    *,
+    heads: int | None = None,
+    data: str | Path | None = None,
+    keep: float = KEEP,
+    reader: Chosen = None,
+    watch: Watch | None = None,
+) -> Inspection:
+    """What rank the heads of a trained model really use, layer by layer.
+
+    `source` is a folder, a file, OWNER/NAME on the Hugging Face hub, or an opened reader. With `data`, text, the model
+    is run: every head gets the entropy of its attention, and `on_text` says what the loss becomes when heads keep
+    `keep` of their energy. The rest is as in `open_checkpoint`.
+    """
+    opened = source if isinstance(source, Reader) else open_checkpoint(source, heads, reader, watch)
+    text = None if data is None else OnText(opened, data)
+    cut = padded_tensors(opened, plan(opened, keep).ranks) if text else ()
     layers, shapes = [], []
-    for number in reader.numbers():
-        heads = reader.heads(number)
-        stored = heads.output.element_size()
-        shapes.append(heads.shape)
+    for number in opened.numbers():
+        layer = opened.heads(number)
+        shapes.append(layer.shape)
         layers.append(
             Layer(
-                name=reader.layers[number].rstrip("."),
-                shape=str(heads.shape),
-                qk_rank=heads.shape.qk_rank,
-                v_rank=heads.shape.v_rank,
-                kv_bytes_per_token=heads.shape.cached_per_token * stored,
-                heads=measure(heads, entropies[number] if entropies else None),
+                name=opened.layers[number].rstrip("."),
+                shape=str(layer.shape),
+                qk_rank=layer.shape.qk_rank,
+                v_rank=layer.shape.v_rank,
+                kv_bytes_per_token=layer.shape.cached_per_token * layer.output.element_size(),
+                heads=measure_heads(layer, text.entropies[number] if text else None),
             )
         )
-    dtype = str(heads.output.dtype).removeprefix("torch.")
-    return Inspection(reader.family, reader.shape_of(shapes), bool(heads.rotated), heads.normed, dtype, layers)
+    return Inspection(
+        family=opened.family,
+        shape=opened.shape_of(shapes),
+        rotary=bool(layer.rotated),
+        normed=layer.normed,
+        dtype=str(layer.output.dtype).removeprefix("torch."),
+        layers=layers,
+        keep=keep,
+        on_text=text.compare(cut) if text else None,
+    )
 
 
-def measure(shared: Heads, entropies: list[float] | None = None) -> list[Head]:
+def measure_heads(shared: AttentionHeads, entropies: list[float] | None = None) -> list[Head]:
     """Every head of one layer."""
     heads = shared.unshared()
     (query, key), (output, value) = heads.qk_factors(), heads.vo_factors()
@@ -142,7 +199,7 @@ def random_rank(rank: int, width: int) -> float:
     return float(rank_of(singular_values(left, right)).mean())
 
 
-def rank_over_distances(heads: Heads) -> Tensor:
+def rank_over_distances(heads: AttentionHeads) -> Tensor:
     """(H): the effective rank of Qᵀ R(distance) K, mean over distances; R turns each pair by its frequency."""
     query, key = heads.qk_factors()
     if heads.frequencies is None:
@@ -173,7 +230,7 @@ def overlaps(left: Tensor, right: Tensor) -> Tensor:
     return torch.maximum(cosines, cosines.mT).amax(-1)
 
 
-def _per_dimension(heads: Heads) -> Tensor:
+def _per_dimension(heads: AttentionHeads) -> Tensor:
     """(H, R): energy of each dimension of queries and keys; the two of a rotated pair share its own."""
     pairs = pair_energies(heads) / 2
     return torch.cat([pairs.repeat_interleave(2, dim=-1), content_energies(heads)], dim=-1)
@@ -211,14 +268,14 @@ def _runs(layers: list[tuple[float, int]]) -> list[tuple[int, int, float, int]]:
 
 def _alike(layers: list[Layer]) -> list[str]:
     """The two heads that are most alike."""
-    found = [
+    overlaps_of = [
         (getattr(head, f"{pair}_overlap"), number, index, pair.upper())
         for number, layer in enumerate(layers)
         for index, head in enumerate(layer.heads)
         for pair in ("qk", "vo")
         if len(layer.heads) > 1
     ]
-    if not found:
+    if not overlaps_of:
         return []
-    overlap, number, index, pair = max(found)
+    overlap, number, index, pair = max(overlaps_of)
     return [f"Most alike another head of its layer: head {index} of layer {number} ({pair}, cosine {overlap:.2f})."]

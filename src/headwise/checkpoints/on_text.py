@@ -1,15 +1,16 @@
 """A checkpoint run on text through `transformers`: how spread its attention is, and what truncation costs.
 
     run = OnText(reader, Path("my.txt"))
-    run.entropies                                  # nats, a list a layer, a number a head
-    run.compare(tensors)                           # {"loss_before": ..., "loss_after": ...} with these tensors in place
+    run.entropies                                  # nats: one list per layer, one number per head
+    run.compare(tensors).loss_after                # the loss with these tensors in place
 
 The first tokens of the file are cut into sequences without padding. A causal model is asked for the next token, a
-masked one for every seventh token, hidden; a model without such a head has no loss, so what changes is its hidden
-states.
+masked one for every seventh token, which is masked; a model without such a head has no loss, so what changes is its
+hidden states.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +22,54 @@ from headwise.checkpoints.reader import Reader
 from headwise.spec import SpecError
 
 SEQUENCES, LENGTH = 16, 128
-HIDDEN_EVERY = 7
+MASKED_EVERY = 7
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+@dataclass(frozen=True)
+class TextChange:
+    """What a model scores on text before and after its heads are cut; without a loss, how its hidden states change."""
+
+    tokens: int
+    scored: str  # next token, masked tokens or hidden states
+    loss_before: float | None = None  # nats/token
+    loss_after: float | None = None
+    relative_change: float | None = None  # of hidden states, squared
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class OnText:
     """A model and a little text."""
 
-    def __init__(self, reader: Reader, file: Path) -> None:
+    def __init__(self, reader: Reader, file: str | Path) -> None:
         self.causal = reader.causal
         folder = reader.weights.path if reader.weights.path.is_dir() else reader.weights.path.parent
         tokenizer, self.model = _load(folder)
-        self.tokens = _tokens(tokenizer, file, self.model.config)
+        self.tokens = _tokens(tokenizer, Path(file), self.model.config)
         self.mask = tokenizer.mask_token_id
         self.entropies, self._before = self._run()
 
-    def compare(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+    def compare(self, tensors: Iterable[tuple[str, Tensor]]) -> TextChange:
         """What the model scores as it is, and with these tensors in place of its own."""
         own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, tensor in tensors:
                 own[_same(name, own)].copy_(tensor)
         _, after = self._run()
-        facts = {"tokens": self.tokens.numel(), "scored": self.scored}
+        tokens, before = self.tokens.numel(), self._before
         if self.scored == "hidden states":
-            change = (after - self._before).square().sum() / self._before.square().sum()
-            return facts | {"relative_change": float(change)}
-        return facts | {"loss_before": float(self._before), "loss_after": float(after)}
+            change = (after - before).square().sum() / before.square().sum()
+            return TextChange(tokens, self.scored, relative_change=float(change))
+        return TextChange(tokens, self.scored, float(before), float(after))
 
     @property
     def scored(self) -> str:
         kind = type(self.model).__name__
         if "CausalLM" in kind or "LMHead" in kind:
             return "next token"
-        return "hidden tokens" if "MaskedLM" in kind else "hidden states"
+        return "masked tokens" if "MaskedLM" in kind else "hidden states"
 
     @torch.no_grad()
     def _run(self) -> tuple[list[list[float]], Tensor]:
@@ -72,8 +87,8 @@ class OnText:
             return self.tokens, labels
         if self.scored == "hidden states":
             return self.tokens, None
-        hidden = (torch.arange(self.tokens.shape[1]) % HIDDEN_EVERY == HIDDEN_EVERY - 1).expand_as(self.tokens)
-        return self.tokens.masked_fill(hidden, self.mask), self.tokens.masked_fill(~hidden, -100)
+        masked = (torch.arange(self.tokens.shape[1]) % MASKED_EVERY == MASKED_EVERY - 1).expand_as(self.tokens)
+        return self.tokens.masked_fill(masked, self.mask), self.tokens.masked_fill(~masked, -100)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
@@ -104,15 +119,15 @@ def _tokens(tokenizer: Any, file: Path, config: Any) -> Tensor:
         text = file.read_text(errors="replace")[: 64 * SEQUENCES * length]
     except OSError as error:
         raise SpecError(f"cannot read --data '{file}': {error.strerror}") from None
-    found = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][: SEQUENCES * length])
-    if len(found) < length:
-        raise SpecError(f"--data '{file}' has {len(found)} tokens for this model; it needs {length} or more")
-    return found[: len(found) // length * length].view(-1, length)
+    tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][: SEQUENCES * length])
+    if len(tokens) < length:
+        raise SpecError(f"--data '{file}' has {len(tokens)} tokens for this model; it needs {length} or more")
+    return tokens[: len(tokens) // length * length].view(-1, length)
 
 
 def _same(name: str, own: dict[str, Any]) -> str:
     """The model's parameter of that name: one of the two may have a prefix more, such as 'bert.'."""
-    found = [other for other in own if other == name or other.endswith(f".{name}") or name.endswith(f".{other}")]
-    if len(found) != 1:
+    alike = [other for other in own if other == name or other.endswith(f".{name}") or name.endswith(f".{other}")]
+    if len(alike) != 1:
         raise SpecError(f"transformers has no parameter like '{name}' in this model, so --data cannot be used with it")
-    return found[0]
+    return alike[0]

@@ -5,6 +5,7 @@ see docs/guides/adding-a-reader.md.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,15 +14,19 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.known import Known
+from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
+Watch = Callable[[Sequence[int]], Iterable[int]]
+EXPERTS = "attention only: its MLPs are mixtures of experts, which headwise does not price"
 HEAD_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "nhead")
 
 
 @dataclass(frozen=True)
-class Part:
+class Projection:
     """A projection as y = weight · x + bias: heads × rank rows (columns for the output)."""
 
     weight: Tensor
@@ -29,16 +34,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Projections:
     """The four projections of a layer."""
 
-    query: Part
-    key: Part
-    value: Part
-    output: Part
+    query: Projection
+    key: Projection
+    value: Projection
+    output: Projection
 
 
-class Reader:
+class Reader(ABC):
     """The attention of one family's checkpoints. Subclasses give names, and what is particular."""
 
     family: ClassVar[str]
@@ -51,12 +56,12 @@ class Reader:
 
     def __init__(self, weights: Weights, heads: int | None = None) -> None:
         self.weights, self.config = weights, weights.config
-        found = (re.fullmatch(self.signature, name) for name in weights)
-        self.layers = sorted({match["layer"] for match in found if match}, key=_by_number)
+        matches = (re.fullmatch(self.signature, name) for name in weights)
+        self.layers = sorted({match["layer"] for match in matches if match}, key=_by_number)
         if not self.layers:
             raise SpecError(f"'{weights.path}' has no attention layer with the names of {self.family}")
         self.stated_heads = heads
-        self.watch: Callable[[Sequence[int]], Iterable[int]] = iter  # may show how far a walk over the layers has come
+        self.watch: Watch = iter  # may show how far a walk over the layers has come
 
     @classmethod
     def matches(cls, config: dict[str, Any], names: Iterable[str]) -> bool:
@@ -65,23 +70,24 @@ class Reader:
         known = kind in cls.model_types if kind else True
         return known and any(re.fullmatch(cls.signature, name) for name in names)
 
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        """The model that a configuration of this family describes; None where it cannot be said."""
+        return None
+
     # ---- what a subclass gives -----------------------------------------------------------------------------------
 
-    def parts(self, layer: str) -> Parts:
-        """The projections of a layer, each of its four as one matrix."""
-        raise NotImplementedError
+    @abstractmethod
+    def heads(self, number: int) -> AttentionHeads:
+        """The attention of one layer; nothing but its tensors is read."""
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
-        """Those projections as the family's own tensors: the way back."""
-        raise NotImplementedError
+    @abstractmethod
+    def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
+        """The layer's tensors with its heads cut."""
 
-    def frequencies(self, number: int, rank: int) -> Tensor | None:
-        """(P/2) radians a token of each rotated pair; none where nothing turns."""
-        return None
-
-    def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
-        """The weights of the query norm and of the key norm, where there are such norms."""
-        return None
+    @abstractmethod
+    def width(self, layer: str) -> int:
+        """The model's width, as the layer's tensors say it."""
 
     def order(self, rank: int, rotated: int) -> Tensor:
         """Which of the family's rows each of headwise's is: the rotated part first, in halves."""
@@ -95,14 +101,62 @@ class Reader:
         """What to change in the family's configuration so that it says this shape; None where it cannot."""
         return None
 
+    # ---- facts ---------------------------------------------------------------------------------------------------
+
     def numbers(self) -> Iterable[int]:
         """Of the layers, in order."""
         return self.watch(range(len(self.layers)))
 
-    # ---- a layer, and its way back -------------------------------------------------------------------------------
+    def head_count(self, layer: str) -> int:
+        """From the command line, from a shape that headwise wrote, or from the configuration."""
+        count = self.stated_heads or find_number(self.config, HEAD_COUNTS)
+        if not count:
+            width = self.width(layer)
+            raise SpecError(
+                f"'{self.weights.path}' does not say how many heads its layers have: give --heads N"
+                + (f" (a width of {width} often has {width // 64})" if width % 64 == 0 else "")
+            )
+        return count
 
-    def heads(self, number: int) -> Heads:
-        """The attention of one layer; nothing but its tensors is read."""
+    def mlp(self, layer: str) -> int:
+        """The MLP's hidden width; 0 where there is none, or a mixture of experts."""
+        for name, dimension in self.mlp_names.items():
+            if layer + name in self.weights:
+                return self.weights.shapes[layer + name][dimension]
+        return 0
+
+    def shape_of(self, layers: list[AttentionShape]) -> ModelShape:
+        return ModelShape.of(layers, [self.mlp(layer) for layer in self.layers])
+
+    def _each(self, layer: str, rows: int, count: int) -> int:
+        if not rows or rows % count:
+            raise SpecError(f"'{layer}': {rows} rows cannot be shared by {count} heads; check --heads or the file")
+        return rows // count
+
+
+class ProjectionReader(Reader):
+    """Families whose layer is four projections, however they are stored."""
+
+    @abstractmethod
+    def parts(self, layer: str) -> Projections:
+        """The projections of a layer, each of its four as one matrix."""
+
+    @abstractmethod
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
+        """Those projections as the family's own tensors: the way back."""
+
+    def frequencies(self, number: int, rank: int) -> Tensor | None:
+        """(P/2) radians per token of each rotated pair; none where nothing turns."""
+        return None
+
+    def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
+        """The weights of the query norm and of the key norm, where there are such norms."""
+        return None
+
+    def width(self, layer: str) -> int:
+        return self.parts(layer).query.weight.shape[1]
+
+    def heads(self, number: int) -> AttentionHeads:
         layer = self.layers[number]
         parts, count = self.parts(layer), self.head_count(layer)
         query, output = parts.query.weight, parts.output.weight
@@ -114,7 +168,7 @@ class Reader:
         turning = self._frequencies(number, kv_heads, rank)
         order = self.order(rank, 0 if turning is None else 2 * turning.shape[-1])
         norms = self.norms(layer, rank)
-        return Heads(
+        return AttentionHeads(
             query=query.unflatten(0, (count, -1))[:, order],
             key=parts.key.weight.unflatten(0, (kv_heads, -1))[:, order],
             value=parts.value.weight.unflatten(0, (kv_heads, -1)),
@@ -129,62 +183,32 @@ class Reader:
         )
 
     def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
-        """The layer's tensors with its heads cut."""
         before = self.heads(number)
         heads = before.cut(cut)
         factor = self.scale(before.shape.qk_rank) / self.scale(heads.shape.qk_rank)  # logits keep their size
         back = self.order(heads.shape.qk_rank, heads.rotated).argsort()
         query, key = heads.query * factor, heads.key
         bias = None if heads.query_bias is None else heads.query_bias * factor
-        parts = Parts(
-            Part(query[:, back].flatten(0, 1), None if bias is None else bias[:, back].flatten()),
-            Part(key[:, back].flatten(0, 1), None if heads.key_bias is None else heads.key_bias[:, back].flatten()),
-            Part(heads.value.flatten(0, 1), None if heads.value_bias is None else heads.value_bias.flatten()),
-            Part(heads.output.movedim(0, 1).flatten(1), heads.output_bias),
+        parts = Projections(
+            Projection(query[:, back].flatten(0, 1), None if bias is None else bias[:, back].flatten()),
+            Projection(
+                key[:, back].flatten(0, 1), None if heads.key_bias is None else heads.key_bias[:, back].flatten()
+            ),
+            Projection(heads.value.flatten(0, 1), None if heads.value_bias is None else heads.value_bias.flatten()),
+            Projection(heads.output.movedim(0, 1).flatten(1), heads.output_bias),
         )
         return self.tensors(self.layers[number], parts)
-
-    # ---- facts ---------------------------------------------------------------------------------------------------
-
-    def head_count(self, layer: str) -> int:
-        """From the command line, from a shape that headwise wrote, or from the configuration."""
-        count = self.stated_heads or find_number(self.config, HEAD_COUNTS)
-        if not count:
-            width = self.width(layer)
-            raise SpecError(
-                f"'{self.weights.path}' does not say how many heads its layers have: give --heads N"
-                + (f" (a width of {width} often has {width // 64})" if width % 64 == 0 else "")
-            )
-        return count
-
-    def width(self, layer: str) -> int:
-        return self.parts(layer).query.weight.shape[1]
-
-    def mlp(self, layer: str) -> int:
-        """The MLP's hidden width; 0 where there is none, or a mixture of experts."""
-        for name, dimension in self.mlp_names.items():
-            if layer + name in self.weights:
-                return self.weights.shapes[layer + name][dimension]
-        return 0
-
-    def shape_of(self, layers: list[AttentionShape]) -> ModelShape:
-        return ModelShape.of(layers, [self.mlp(layer) for layer in self.layers])
 
     def _frequencies(self, number: int, kv_heads: int, rank: int) -> Tensor | None:
         """(G, P/2): those that a truncated checkpoint lists, else the family's own."""
         kept = self.config.get("headwise", {}).get("rope_frequencies")
         if kept is not None:
             return torch.tensor(kept[number], dtype=torch.float64)
-        found = self.frequencies(number, rank)
-        return None if found is None else found.expand(kv_heads, -1)
-
-    def _each(self, layer: str, rows: int, count: int) -> int:
-        if not rows or rows % count:
-            raise SpecError(f"'{layer}': {rows} rows cannot be shared by {count} heads; check --heads or the file")
-        return rows // count
+        own = self.frequencies(number, rank)
+        return None if own is None else own.expand(kv_heads, -1)
 
 
-class SeparateReader(Reader):
+class SeparateReader(ProjectionReader):
     """Families that keep queries, keys, values and the output as four linear layers."""
 
     names: ClassVar[tuple[str, str, str, str]]
@@ -192,23 +216,23 @@ class SeparateReader(Reader):
     def layer_names(self, layer: str) -> tuple[str, str, str, str]:
         return self.names
 
-    def parts(self, layer: str) -> Parts:
-        return Parts(*(self.linear(layer + name) for name in self.layer_names(layer)))
+    def parts(self, layer: str) -> Projections:
+        return Projections(*(self.linear(layer + name) for name in self.layer_names(layer)))
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
-        found = zip(self.layer_names(layer), (parts.query, parts.key, parts.value, parts.output), strict=True)
-        return {name: tensor for place, part in found for name, tensor in named(layer + place, part).items()}
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
+        four = zip(self.layer_names(layer), (parts.query, parts.key, parts.value, parts.output), strict=True)
+        return {name: tensor for place, part in four for name, tensor in named(layer + place, part).items()}
 
-    def linear(self, name: str) -> Part:
-        return Part(self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+    def linear(self, name: str) -> Projection:
+        return Projection(self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
 
-def named(name: str, part: Part) -> dict[str, Tensor]:
+def named(name: str, part: Projection) -> dict[str, Tensor]:
     """A linear layer as tensors by name."""
     return {f"{name}.weight": part.weight} | ({} if part.bias is None else {f"{name}.bias": part.bias})
 
 
-def split_rows(fused: Part, output: Part, count: int, layer: str) -> Parts:
+def split_rows(fused: Projection, output: Projection, count: int, layer: str) -> Projections:
     """Queries, keys and values out of one matrix that stacks them, each with as many heads."""
     rest = fused.weight.shape[0] - output.weight.shape[1]
     if rest <= 0 or rest % (2 * count):
@@ -216,15 +240,33 @@ def split_rows(fused: Part, output: Part, count: int, layer: str) -> Parts:
         raise SpecError(f"'{layer}': projections of {sizes} do not fit together for {count} heads")
     sizes_of = [rest // 2, rest // 2, output.weight.shape[1]]
     biases = [None] * 3 if fused.bias is None else list(fused.bias.split(sizes_of))
-    made = [Part(weight, bias) for weight, bias in zip(fused.weight.split(sizes_of), biases, strict=True)]
-    return Parts(made[0], made[1], made[2], output)
+    made = [Projection(weight, bias) for weight, bias in zip(fused.weight.split(sizes_of), biases, strict=True)]
+    return Projections(made[0], made[1], made[2], output)
 
 
-def joined_rows(parts: Parts) -> Part:
+def joined_rows(parts: Projections) -> Projection:
     """The way back from `split_rows`."""
     three = (parts.query, parts.key, parts.value)
     biases = [part.bias for part in three if part.bias is not None]
-    return Part(torch.cat([part.weight for part in three]), torch.cat(biases) if biases else None)
+    return Projection(torch.cat([part.weight for part in three]), torch.cat(biases) if biases else None)
+
+
+def stated(config: dict[str, Any], *names: str) -> int:
+    """The whole number that a configuration has under the first of these names it knows."""
+    for name in names:
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    raise SpecError(f"the configuration does not say {' or '.join(names)}, without which there is no shape")
+
+
+def activation_of(name: str) -> Any:
+    """headwise's word for one of transformers' activations."""
+    return {"gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}.get(name, name)
+
+
+def known_of(layer: AttentionShape, depth: int, mlp: int, options: ModelOptions, note: str = "") -> Known:
+    """A model of equal layers."""
+    return Known("", ModelShape.of([layer] * depth, [mlp] * depth), options, None, note)
 
 
 def find_number(config: Any, names: Iterable[str]) -> int | None:
@@ -239,7 +281,7 @@ def find_number(config: Any, names: Iterable[str]) -> int | None:
     return None
 
 
-def _bias(part: Part, heads: int, order: Tensor | None = None) -> Tensor | None:
+def _bias(part: Projection, heads: int, order: Tensor | None = None) -> Tensor | None:
     if part.bias is None:
         return None
     split = part.bias.unflatten(0, (heads, -1))

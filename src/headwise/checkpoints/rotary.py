@@ -23,7 +23,7 @@ def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
 
 
 def rope_frequencies(rope: dict[str, Any], rotated: int) -> Tensor:
-    """(P/2) radians a token for a rotated part of P dimensions."""
+    """(P/2) radians per token for a rotated part of P dimensions."""
     powers = torch.arange(0, rotated, 2, dtype=torch.float64) / rotated
     plain = float(rope.get("rope_theta", 10_000.0)) ** -powers
     if rope.get("rope_type") == "linear":

@@ -1,8 +1,7 @@
 """A trained model's heads in fewer dimensions: the best approximation of each QᵀK and each OV, and what it keeps.
 
-    reader = open_checkpoint("path")
-    found = truncate(reader, plan(reader, keep=0.99), Path("smaller"))
-    print(found.before, found.after, found.bytes_after / found.bytes_before)
+    smaller = headwise.truncate("path", "smaller", keep=0.99, data="my.txt")
+    print(smaller.before, smaller.after, smaller.bytes_after / smaller.bytes_before)
 
 Energy is the sum of squared singular values. A layer gets the smallest ranks at which its heads keep `keep` of their
 energy in the mean, both with biases (a token then has one more entry, a constant 1) and without. Three things are not
@@ -22,12 +21,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from headwise.checkpoints import Chosen, open_checkpoint
 from headwise.checkpoints.files import Weights, check_new, write_config, write_weights
-from headwise.checkpoints.heads import Cut, Heads
-from headwise.checkpoints.reader import Reader
+from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.checkpoints.on_text import OnText, TextChange
+from headwise.checkpoints.reader import Reader, Watch
 from headwise.cost import cached_per_token
 from headwise.measure.spectra import singular_values
 from headwise.shape import AttentionShape, ModelShape
+from headwise.shown import Shown
 from headwise.spec import SpecError
 
 
@@ -44,8 +46,8 @@ Form = Literal["native", "headwise", "padded"]  # the family's own; headwise's a
 
 
 @dataclass(frozen=True)
-class Truncation:
-    """What became of a checkpoint."""
+class Truncation(Shown):
+    """What became of a checkpoint, and where the new one is."""
 
     family: str
     before: ModelShape
@@ -58,15 +60,30 @@ class Truncation:
     normed: bool  # whether queries and keys were left alone, for they pass a norm
     rotary: bool
 
+    out: Path
+    keep: float  # share of the energy that heads keep, in the mean of each layer
+    on_text: TextChange | None = None  # where there was text to run the model on
+
     def as_dict(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return facts | {"before": str(self.before), "after": str(self.after)}
+        """Every field, shapes as text; what was measured on text beside them."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "on_text"}
+        facts |= {"before": str(self.before), "after": str(self.after), "out": str(self.out)}
+        return facts | (self.on_text.as_dict() if self.on_text else {})
+
+    def records(self) -> list[dict[str, Any]]:
+        sizes = {"bytes of weights": (self.bytes_before, self.bytes_after)}
+        sizes |= {"numbers in the KV cache per token": (self.kv_before, self.kv_after)}
+        return [{"what": what, "before": before, "after": after} for what, (before, after) in sizes.items()]
+
+    @property
+    def headline(self) -> str:
+        return f"{self.before} to {self.after}; heads keep {self.keep:.4g} of their energy or more"
 
 
 # ---- energies ------------------------------------------------------------------------------------------------------
 
 
-def pair_energies(heads: Heads, biases: bool = False) -> Tensor:
+def pair_energies(heads: AttentionHeads, biases: bool = False) -> Tensor:
     """(G, P/2): energy of each frequency pair, averaged over distances; see the module's first lines."""
     query, key = heads.qk_factors(biases)
     half = heads.rotated // 2
@@ -74,13 +91,13 @@ def pair_energies(heads: Heads, biases: bool = False) -> Tensor:
     return first * second / 2
 
 
-def content_energies(heads: Heads, biases: bool = False) -> Tensor:
+def content_energies(heads: AttentionHeads, biases: bool = False) -> Tensor:
     """(G, R - P): squared singular values of QᵀK without the rotated part."""
     query, key = (rows[:, heads.rotated :] for rows in heads.qk_factors(biases))
     return _squares(query, key)
 
 
-def value_energies(heads: Heads) -> Tensor:
+def value_energies(heads: AttentionHeads) -> Tensor:
     """(G, V): squared singular values of OV."""
     return _squares(*heads.vo_factors())
 
@@ -105,7 +122,7 @@ def count_for(energies: Tensor, keep: float) -> int:
     return int(enough.int().argmax()) + 1
 
 
-def ranks_for(heads: Heads, keep: float) -> Ranks:
+def ranks_for(heads: AttentionHeads, keep: float) -> Ranks:
     """The smallest ranks that keep the share."""
     whole = Ranks(heads.rotated // 2, heads.shape.qk_rank - heads.rotated, heads.shape.v_rank)
     values = count_for(value_energies(heads), keep)
@@ -121,7 +138,7 @@ def ranks_for(heads: Heads, keep: float) -> Ranks:
 # ---- cutting -------------------------------------------------------------------------------------------------------
 
 
-def cut_to(heads: Heads, ranks: Ranks) -> Cut:
+def cut_to(heads: AttentionHeads, ranks: Ranks) -> Cut:
     """What turns the heads into the best ones of these ranks."""
     groups, half = heads.key.shape[0], heads.rotated // 2
     query, key = (rows[:, heads.rotated :] for rows in heads.qk_factors(biases=not heads.normed))
@@ -168,7 +185,7 @@ def _beside(turned: Tensor, rest: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankPlan:
     """The attention of each layer as it is, and the ranks it shall have."""
 
     shapes: list[AttentionShape]
@@ -181,7 +198,7 @@ class Plan:
         return [_reduced(shape, ranks) for shape, ranks in zip(self.shapes, self.ranks, strict=True)]
 
 
-def plan(reader: Reader, keep: float) -> Plan:
+def plan(reader: Reader, keep: float) -> RankPlan:
     """The smallest ranks that keep this share; the same for all layers where the configuration has one number."""
     if not 0 < keep <= 1:
         raise SpecError(f"--keep is {keep:g}; it is the share of the energy that stays, above 0 and at most 1")
@@ -195,15 +212,37 @@ def plan(reader: Reader, keep: float) -> Plan:
     if reader.uniform:
         most = Ranks(*(max(getattr(one, name) for one in ranks) for name in ("pairs", "content", "values")))
         ranks = [most] * len(ranks)
-    return Plan(shapes, ranks, heads.normed, bool(heads.rotated))
+    return RankPlan(shapes, ranks, heads.normed, bool(heads.rotated))
 
 
-def truncate(reader: Reader, planned: Plan, out: Path, pad: bool = False) -> Truncation:
-    """Write the checkpoint with heads of the planned ranks, one layer in memory at a time.
+def truncate(
+    source: str | Path | Reader,
+    out: str | Path,
+    keep: float = 0.99,
+    *,
+    data: str | Path | None = None,
+    pad: bool = False,
+    heads: int | None = None,
+    reader: Chosen = None,
+    watch: Watch | None = None,
+) -> Truncation:
+    """Write a checkpoint whose heads have the smallest ranks that keep this share of their energy.
 
-    With `pad` in the old sizes: zeros stand where something was cut.
+    `source` is a folder, a file, OWNER/NAME on the Hugging Face hub, or an opened reader; `out` a new folder. With
+    `pad` it has the old sizes, zeros where something was cut. `data` is text to measure the loss on before and after.
+    The rest is as in `open_checkpoint`.
     """
-    check_new(out)
+    folder = Path(out)
+    check_new(folder)  # before any work
+    opened = source if isinstance(source, Reader) else open_checkpoint(source, heads, reader, watch)
+    text = None if data is None else OnText(opened, data)
+    planned = plan(opened, keep)
+    written = _write(opened, planned, folder, keep, pad)
+    return replace(written, on_text=text.compare(padded_tensors(opened, planned.ranks))) if text else written
+
+
+def _write(reader: Reader, planned: RankPlan, out: Path, keep: float, pad: bool) -> Truncation:
+    """The checkpoint with heads of the planned ranks, one layer in memory at a time."""
     before, after = reader.shape_of(planned.shapes), reader.shape_of(planned.reduced)
     if before == after:
         raise SpecError("every layer needs all of its rank to keep so much of its energy: try a smaller --keep")
@@ -224,6 +263,8 @@ def truncate(reader: Reader, planned: Plan, out: Path, pad: bool = False) -> Tru
         form="padded" if pad else "headwise" if native is None else "native",
         normed=planned.normed,
         rotary=planned.rotary,
+        out=out,
+        keep=keep,
     )
 
 

@@ -176,17 +176,14 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Devices, safe precisions, and which kernel a shape gets here."""
-    names = shapes or ["w512-h8", "w512-h8-g2", "w512-h8-r64-v128", "w512-h512"]
-    layers = [_find(name).shape.layers[0] for name in names]
+    import headwise
 
-    from headwise.training.doctor import examine
-
-    found = examine(layers)
+    examination = headwise.doctor(shapes) if shapes else headwise.doctor()
     if as_json:
-        return print_document(found, as_json)
+        return print_document(examination.as_dict(), as_json)
     from headwise.report.tables import doctor_tables, show
 
-    show(*doctor_tables(found))
+    show(*doctor_tables(examination.as_dict()))
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------

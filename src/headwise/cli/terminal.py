@@ -22,6 +22,17 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(finite(document), indent=2, allow_nan=False))
 
 
+def bar(what: str) -> Any:
+    """A function that gives the items of a sequence back, and shows on standard error how many are done."""
+    from functools import partial
+
+    from rich.console import Console
+    from rich.progress import track
+
+    screen = Console(stderr=True)
+    return partial(track, description=what, console=screen, transient=True, disable=not screen.is_terminal)
+
+
 def open_store(path: Path | None, parquet: Path | None = None) -> "Store":
     from headwise.store.store import Store, default_path
 

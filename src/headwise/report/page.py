@@ -1,4 +1,4 @@
-"""One page of everything: the ledger, then a section a study. A single file that loads nothing from anywhere.
+"""One page of everything: the ledger, then one section per study. A single file that loads nothing from anywhere.
 
 The template escapes whatever it is given, so that HTML in a run's task or message is text. Charts are SVG in image
 elements: they run no scripts and their names cannot meet each other's. A policy in the page's head forbids the rest.
@@ -8,7 +8,7 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -24,7 +24,9 @@ from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, place
 from headwise.ledger.statistics import LEVEL
 from headwise.report.ledger import _numbers, certificate, to_resolve
+from headwise.report.sections import Section, StudyPart, Watch, sections_of
 from headwise.report.tables import short
+from headwise.shown import Shown
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.training.run import Run, RunResult
@@ -40,28 +42,68 @@ ROOM = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """One preset of a study: how many runs it plans, how those that ended did, and the chart of the finished ones."""
+class Report(Shown):
+    """A page that was written, and what it shows."""
 
-    preset: str
-    planned: int
-    ended: list[tuple[Run, RunResult]]
-    rows: list[Row]
-    chart: Any | None
+    page: Path
+    sections: list[Section]
+
+    def as_dict(self) -> dict[str, Any]:
+        studies = [
+            {
+                "name": section.name,
+                "presets": {part.preset: {"planned": part.planned, "done": part.done} for part in section.parts},
+                "charts": sum(part.chart is not None for part in section.parts),
+            }
+            for section in self.sections
+        ]
+        claims = [judgement.as_dict() for section in self.sections for judgement in section.judgements]
+        return {"page": str(self.page), "studies": studies, "claims": claims}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"study": section.name, "preset": part.preset, "planned": part.planned, "done": part.done}
+            for section in self.sections
+            for part in section.parts
+        ]
 
     @property
-    def done(self) -> int:
-        return sum(result.status == "done" for _, result in self.ended)
+    def headline(self) -> str:
+        return f"wrote {self.page}"
 
 
-@dataclass(frozen=True)
-class Section:
-    """A study as the page shows it: the part that decides its claims first, others that have runs after it."""
+def write_report(
+    out: str | Path | None = None,
+    store: str | Path | None = None,
+    results: str | Path | None = None,
+    studies: Sequence[str] = (),
+    *,
+    watch: Watch = iter,
+) -> Report:
+    """Write the page of these studies, all by default: the ledger, and every study with its chart.
 
-    name: str
-    about: str
-    judgements: list[Judgement]
-    parts: list[Part]
+    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the
+    page's folder, beside the store by default. `watch` is given the studies and gives them back one by one: it may
+    show how far the work has come.
+    """
+    from headwise.ledger.certify import check
+    from headwise.store.store import Store
+    from headwise.studies import load, load_all
+
+    folder = Path(out).expanduser() if out else folder_beside(store)
+    chosen = [load(name) for name in studies] if studies else load_all()
+    with Store.from_parquet(Path(results)) if results else Store(store) as runs:
+        sections = list(sections_of(chosen, runs, watch))
+        checked = check(runs.runs(status="done", task="nearest-neighbor"))
+        origin = str(results or runs.path.name)
+    return Report(write(sections, checked, origin, folder), sections)
+
+
+def folder_beside(store: str | Path | None = None) -> Path:
+    """Where the page of a store is unless another folder is given."""
+    from headwise.store.store import default_path
+
+    return Path(store or default_path()).expanduser().with_suffix(".report")
 
 
 def write(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
@@ -161,7 +203,7 @@ def _section(section: Section) -> dict[str, Any]:
     }
 
 
-def _part(study: str, part: Part) -> dict[str, Any]:
+def _part(study: str, part: StudyPart) -> dict[str, Any]:
     bad = [(run, result) for run, result in part.ended if result.status != "done"]
     return {
         "preset": part.preset,
@@ -188,7 +230,7 @@ def _failure(run: Run, result: RunResult) -> dict[str, Any]:
     return {"key": result.key, "status": result.status, "task": run.task["name"], "shape": run.shape, "why": told}
 
 
-def _budget(part: Part) -> dict[str, str]:
+def _budget(part: StudyPart) -> dict[str, str]:
     """What the runs cost, and where they were done."""
     results = [result for _, result in part.ended]
     done = f"{part.done} of {part.planned} done"
@@ -220,8 +262,8 @@ def _duration(seconds: float) -> str:
 # ---- the table of cells --------------------------------------------------------------------------------------------
 
 
-def _table(part: Part) -> dict[str, Any]:
-    """A line a place of the grid: its seeds, the first metrics, and what the runs cost; what never differs, apart."""
+def _table(part: StudyPart) -> dict[str, Any]:
+    """One line per place of the grid: its seeds, the first metrics, the runs' costs; what never differs, apart."""
     places: dict[tuple[Any, ...], list[Row]] = {}
     for row in part.rows:
         places.setdefault(tuple(row.cell.items()), []).append(row)

@@ -1,15 +1,24 @@
-"""Tables and charts of the theory commands. Each says under which hypotheses its numbers hold."""
+"""Theory as people ask for it: calls, tables and charts. Each says under which hypotheses its numbers hold."""
 
 import math
+import sys
 import textwrap
+from abc import abstractmethod
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar, Self
 
 from rich.console import RenderableType
 
 from headwise.report.tables import _table
+from headwise.shown import Shown
 from headwise.spec import SpecError
+from headwise.theory import bounds
+from headwise.theory.sphere import whole
 
+Counts = int | str | Sequence[int]
 Rows = list[dict[str, Any]]
 
 _PROOFS = "The proofs are ours (docs/reference/theory.md), checked by simulation."
@@ -24,6 +33,180 @@ def count_text(number: int) -> str:
         return f"{number:,}"
     digits, power = f"{Decimal(number):.2e}".split("e+")
     return f"{digits} × 10^{power}"
+
+
+# ---- calls ---------------------------------------------------------------------------------------------------------
+
+
+class TheoryResult(Shown):
+    """Numbers that are computed, one row per rank and number of heads."""
+
+    name: ClassVar[str]  # of its chart's files
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def as_dict(self) -> dict[str, Any] | list[Any]:
+        """One row is an object, several are a list."""
+        return self.rows[0] if len(self.rows) == 1 else self.rows
+
+    def records(self) -> Rows:
+        """Numbers of heads that no table column can hold are text, as a terminal shows them."""
+        return [
+            {
+                name: count_text(value) if isinstance(value, int) and value >= 2**63 else value
+                for name, value in row.items()
+            }
+            for row in self.rows
+        ]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Numbers of heads may have thousands of digits, and are whole here."""
+        limit = sys.get_int_max_str_digits()
+        sys.set_int_max_str_digits(0)
+        try:
+            return super().to_json(indent)
+        finally:
+            sys.set_int_max_str_digits(limit)
+
+    def with_chart(self, file: Path) -> Self:
+        """The same rows, each saying where its chart is."""
+        return type(self)([{**row, "chart": str(file)} for row in self.rows])
+
+    @abstractmethod
+    def lines(self) -> list[RenderableType]:
+        """As a terminal shows it, with what is assumed."""
+
+    @abstractmethod
+    def chart(self) -> Any:
+        """The same as a picture."""
+
+
+class Bounds(TheoryResult):
+    """Errors that no heads of a rank and number can go below."""
+
+    name = "theory-bound"
+
+    def lines(self) -> list[RenderableType]:
+        return bound_table(self.rows)
+
+    def chart(self) -> Any:
+        return bound_chart(self.rows)
+
+
+class HeadsNeeded(TheoryResult):
+    """The fewest heads of a rank for which an error is not excluded."""
+
+    name = "theory-heads-needed"
+
+    def lines(self) -> list[RenderableType]:
+        return heads_table(self.rows)
+
+    def chart(self) -> Any:
+        return heads_chart(self.rows)
+
+
+class Conditioning(TheoryResult):
+    """Condition numbers of random head outputs, predicted and simulated."""
+
+    name = "theory-conditioning"
+
+    def lines(self) -> list[RenderableType]:
+        return conditioning_table(self.rows)
+
+    def chart(self) -> Any:
+        return conditioning_chart(self.rows)
+
+
+def bound(dim: int, rank: Counts, heads: Counts, *, skip: bool = False) -> Bounds:
+    """No heads of this rank and number have a smaller error at finding the nearer of two points.
+
+    `rank` and `heads` are a number, several, or text: "1..64" doubles from 1 to 64. With `skip` any function of the
+    query may be added, as a skip connection does.
+    """
+    cells = [(r, h) for r in read_counts("rank", rank) for h in read_counts("heads", heads)]
+    return Bounds(
+        [
+            {
+                "dim": dim,
+                "rank": r,
+                "heads": h,
+                "skip": skip,
+                "scalar_values": bounds.scalar_bound(dim, r, h, skip=skip),
+                "free_values": bounds.free_bound(dim, r, h, skip=skip),
+                "hypotheses": bounds.HYPOTHESES,
+            }
+            for r, h in cells
+        ]
+    )
+
+
+def heads_needed(dim: int, rank: Counts, error: float | str, *, skip: bool = False) -> HeadsNeeded:
+    """With fewer heads of this rank no training and no attention function reaches the error.
+
+    `error` as text is exact: "0.1" is a tenth. The rest is as in `bound`.
+    """
+    allowed = bounds.read_error(error)
+    return HeadsNeeded(
+        [
+            {
+                "dim": dim,
+                "rank": r,
+                "error": float(allowed),
+                "skip": skip,
+                "scalar_values": bounds.heads_needed(dim, r, allowed, values="scalar", skip=skip),
+                "free_values": bounds.heads_needed(dim, r, allowed, values="free", skip=skip),
+                "hypotheses": bounds.HYPOTHESES,
+            }
+            for r in read_counts("rank", rank)
+        ]
+    )
+
+
+def conditioning(tokens: int = 64, heads: Counts = "1..64", head_size: int = 16, seeds: int = 5) -> Conditioning:
+    """Condition number of independent Gaussian head outputs, side by side: predicted and simulated."""
+    for name, number in {"tokens": tokens, "head size": head_size, "seeds": seeds}.items():
+        whole(name, number, 2 if name == "tokens" else 1, 4096)
+    sizes = {count: whole("heads × head size", count * head_size, 1, 2**17) for count in read_counts("heads", heads)}
+    return Conditioning([_condition_row(tokens, count, head_size, seeds) for count in sizes])
+
+
+def _condition_row(tokens: int, heads: int, head_size: int, seeds: int) -> dict[str, Any]:
+    from headwise.theory.conditioning import gaussian_condition, marchenko_pastur
+
+    columns = heads * head_size
+    simulated = [gaussian_condition(tokens, columns, seed) for seed in range(seeds)]
+    return {
+        "tokens": tokens,
+        "heads": heads,
+        "head_size": head_size,
+        "columns": columns,
+        "predicted": None if columns == tokens else marchenko_pastur(tokens, columns),
+        "simulated": mean(simulated),
+        "low": min(simulated),
+        "high": max(simulated),
+        "seeds": seeds,
+    }
+
+
+def read_counts(name: str, counts: Counts) -> list[int]:
+    """8 or '8' is one number, '1,4,16' are three, '1..64' doubles from 1 up to 64, and ends with it."""
+    text = counts if isinstance(counts, str) else ",".join(map(str, [counts] if isinstance(counts, int) else counts))
+    try:
+        numbers: list[int] = []
+        for part in text.split(","):
+            low, dots, high = part.partition("..")
+            number, last = int(low), int(high if dots else low)
+            if number < 1 or last < number:
+                raise ValueError
+            while number < last:
+                numbers.append(number)
+                number *= 2
+            numbers.append(last)
+    except ValueError:
+        sentence = f"cannot read --{name} '{text}'; write a number from 1 on, a list 1,4,16 or a range 1..64"
+        raise SpecError(sentence) from None
+    return sorted(set(numbers))
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +17,15 @@ import torch.nn.functional as F
 from platformdirs import user_cache_dir
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from headwise.known import find
 from headwise.layers.cpu import tiled
 from headwise.layers.functional import pad_ranks
 from headwise.shape import AttentionShape
+from headwise.shown import Shown
 from headwise.training import machine
 
 PROBE_SECONDS = 60
+USUAL_SHAPES = ("w512-h8", "w512-h8-g2", "w512-h8-r64-v128", "w512-h512")
 _KERNELS = {
     SDPBackend.CUDNN_ATTENTION: "cudnn",
     SDPBackend.FLASH_ATTENTION: "flash",
@@ -52,13 +56,13 @@ class Kernel:
 
 def devices() -> list[str]:
     """The processor, then every accelerator torch sees."""
-    found = [f"cpu ({platform.processor() or platform.machine()}, {os.cpu_count()} cores, {_memory()})"]
+    names = [f"cpu ({platform.processor() or platform.machine()}, {os.cpu_count()} cores, {_memory()})"]
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)
-        found.append(f"cuda:{i} ({properties.name}, {properties.total_memory / 2**30:.0f} GiB)")
+        names.append(f"cuda:{i} ({properties.name}, {properties.total_memory / 2**30:.0f} GiB)")
     if torch.backends.mps.is_available():
-        found.append("mps (Apple)")
-    return found
+        names.append("mps (Apple)")
+    return names
 
 
 def _memory() -> str:
@@ -114,8 +118,8 @@ def worth_using(name: str) -> bool:
     except (OSError, ValueError):
         known = {}
     if key not in known:
-        found = probe_precision(name)
-        known[key] = found.safe and (found.speed or 0.0) > 1.1
+        tried = probe_precision(name)
+        known[key] = tried.safe and (tried.speed or 0.0) > 1.1
         with suppress(OSError):  # an unwritable cache only means trying again
             memory.parent.mkdir(parents=True, exist_ok=True)
             memory.write_text(json.dumps(known))
@@ -124,12 +128,12 @@ def worth_using(name: str) -> bool:
 
 def precisions() -> list[Precision]:
     """float32 always works; the others are tried on the processor, and asked about on CUDA."""
-    found = [Precision("float32", True, 1.0, "the reference")]
-    found += [probe_precision(name) for name in ("bfloat16", "float16")]
+    known = [Precision("float32", True, 1.0, "the reference")]
+    known += [probe_precision(name) for name in ("bfloat16", "float16")]
     if torch.cuda.is_available():
         native = torch.cuda.is_bf16_supported(including_emulation=False)
-        found.append(Precision("bfloat16 on cuda", native, None, "native" if native else "this GPU only emulates it"))
-    return found
+        known.append(Precision("bfloat16 on cuda", native, None, "native" if native else "this GPU only emulates it"))
+    return known
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def kernel_for(shape: AttentionShape, device: str = "cpu", dropout: float = 0.0)
 
 def _refusal(backend: SDPBackend, tensors: list[torch.Tensor], dropout: float, shared: bool) -> list[str] | None:
     """None where the kernel runs, else what torch says against it."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with sdpa_kernel([backend]):
@@ -162,19 +166,46 @@ def _refusal(backend: SDPBackend, tensors: list[torch.Tensor], dropout: float, s
                 F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=shared)
             return None
         except RuntimeError:
-            said = [str(warning.message).split("(Triggered")[0].strip() for warning in told]
+            said = [str(warning.message).split("(Triggered")[0].strip() for warning in caught]
             return [one for one in said if one and not one.endswith("because:")]
 
 
-def examine(shapes: list[AttentionShape]) -> dict[str, Any]:
-    """Everything, as one document."""
+@dataclass(frozen=True)
+class Examination(Shown):
+    """What this machine can do."""
+
+    python: str
+    torch: str
+    devices: list[str]
+    threads: int
+    precisions: list[Precision]
+    training: str  # which kernels train on the processor
+    kernels: list[Kernel]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(kernel) for kernel in self.kernels]
+
+    @property
+    def headline(self) -> str:
+        return f"Python {self.python}, torch {self.torch}, {self.threads} threads"
+
+
+def doctor(shapes: Sequence[str | AttentionShape] = USUAL_SHAPES) -> Examination:
+    """Devices, precisions that are safe, and which of torch's attention kernels each shape gets here.
+
+    A shape is written like `w512-h8-v128`, is a known model's name, or an `AttentionShape`.
+    """
+    layers = [find(shape).shape.layers[0] if isinstance(shape, str) else shape for shape in shapes]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "devices": devices(),
-        "threads": torch.get_num_threads(),
-        "precisions": [asdict(precision) for precision in precisions()],
-        "training": "compiled here" if tiled.works() else "torch's kernels, for no C++ compiler works here",
-        "kernels": [asdict(kernel_for(shape, device)) for shape in shapes],
-    }
+    return Examination(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        devices=devices(),
+        threads=torch.get_num_threads(),
+        precisions=precisions(),
+        training="compiled here" if tiled.works() else "torch's kernels, for no C++ compiler works here",
+        kernels=[kernel_for(layer, device) for layer in layers],
+    )

@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.heads import Cut, Heads
-from headwise.checkpoints.reader import Reader
+from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.checkpoints.reader import EXPERTS, Reader, known_of, stated
 from headwise.checkpoints.rotary import in_halves, rope_frequencies, settings
-from headwise.shape import ModelShape
+from headwise.known import Known
+from headwise.options import ModelOptions
+from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 
-class DeepSeek(Reader):
+class DeepSeekReader(Reader):
     family = "deepseek"
     model_types = frozenset({"deepseek_v2", "deepseek_v3"})
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.kv_a_proj_with_mqa\.weight"
@@ -26,7 +28,22 @@ class DeepSeek(Reader):
     uniform = True
     step = 2  # transformers' V2 turns pairs in place, which an odd number before them puts off
 
-    def heads(self, number: int) -> Heads:
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        rotated, v_rank = stated(config, "qk_rope_head_dim"), stated(config, "v_head_dim")
+        layer = AttentionShape(
+            width=stated(config, "hidden_size"),
+            heads=stated(config, "num_attention_heads"),
+            qk_rank=stated(config, "qk_nope_head_dim") + rotated,
+            v_rank=v_rank,
+            kv_latent=stated(config, "kv_lora_rank"),
+            q_latent=config.get("q_lora_rank") or 0,
+            rope_rank=rotated,
+        )
+        options = ModelOptions(norm="rms", positions="rotary")
+        return known_of(layer, stated(config, "num_hidden_layers"), 0, options, EXPERTS)
+
+    def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])
         rotated, content, v_rank = self._sizes(layer, count)
         down, up = self._latent(layer)
@@ -35,7 +52,7 @@ class DeepSeek(Reader):
         order = self.order(content + rotated, rotated)
         query = self._query(layer).unflatten(0, (count, -1))[:, order]
         turned = rope_key[self._pairs(rotated)].expand(count, -1, -1)
-        return Heads(
+        return AttentionHeads(
             query=query,
             key=torch.cat([turned, key_up @ latent], dim=1),
             value=value_up @ latent,
@@ -108,4 +125,4 @@ class DeepSeek(Reader):
         return self.weights[f"{layer}self_attn.{name}.weight"].float()
 
 
-READER = DeepSeek
+READER = DeepSeekReader

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.heads import Cut, Heads
-from headwise.checkpoints.reader import Part, Parts, SeparateReader, joined_rows, named
+from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, named
 from headwise.checkpoints.rotary import rope_frequencies
+from headwise.known import Known
 from headwise.layers.attention import Attention
 from headwise.models.blocks import make_attention
 from headwise.options import ModelOptions
@@ -19,7 +20,7 @@ from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 
-class Headwise(SeparateReader):
+class HeadwiseReader(SeparateReader):
     family = "headwise"
     model_types = frozenset({"headwise"})
     signature = r"(?P<layer>(.*\.)?blocks\.\d+\.)attention\.input\.weight"
@@ -35,7 +36,13 @@ class Headwise(SeparateReader):
         if len(self.layers) != self.shape.depth:
             raise SpecError(f"'{weights.path}' has {len(self.layers)} layers, but says that it is {self.shape}")
 
-    def heads(self, number: int) -> Heads:
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        if "shape" not in config:
+            return None
+        return Known("", ModelShape.parse(config["shape"]), ModelOptions(**config.get("options", {})))
+
+    def heads(self, number: int) -> AttentionHeads:
         return self._with_latent(number) if self.shape.layers[number].kv_latent else super().heads(number)
 
     def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
@@ -49,16 +56,16 @@ class Headwise(SeparateReader):
             return None
         return {"model_type": "headwise", "shape": str(shape), "options": self.options.model_dump()}
 
-    def parts(self, layer: str) -> Parts:
+    def parts(self, layer: str) -> Projections:
         shape, fused = self._shape(layer), self.linear(f"{layer}attention.input")
         rows = [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
         if sum(rows) != len(fused.weight):
             raise SpecError(f"'{layer}' has {len(fused.weight)} input rows, but {shape} has {sum(rows)}")
         biases = [None] * 3 if fused.bias is None else list(fused.bias.split(rows))
-        made = [Part(weight, bias) for weight, bias in zip(fused.weight.split(rows), biases, strict=True)]
-        return Parts(made[0], made[1], made[2], self.linear(f"{layer}attention.output"))
+        made = [Projection(weight, bias) for weight, bias in zip(fused.weight.split(rows), biases, strict=True)]
+        return Projections(made[0], made[1], made[2], self.linear(f"{layer}attention.output"))
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         fused = named(f"{layer}attention.input", joined_rows(parts))
         return fused | named(f"{layer}attention.output", parts.output)
 
@@ -81,7 +88,7 @@ class Headwise(SeparateReader):
     def _shape(self, layer: str) -> AttentionShape:
         return self.shape.layers[self.layers.index(layer)]
 
-    def _with_latent(self, number: int) -> Heads:
+    def _with_latent(self, number: int) -> AttentionHeads:
         shape, layer = self.shape.layers[number], f"{self.layers[number]}attention."
         attention: Attention = make_attention(shape, self.options, device="meta")
         state = {name.removeprefix(layer): self.weights[name] for name in self.weights if name.startswith(layer)}
@@ -89,7 +96,7 @@ class Headwise(SeparateReader):
         with torch.no_grad():
             query, key, value, output = attention.head_weights()
         turning = self.frequencies(number, shape.qk_rank)
-        return Heads(
+        return AttentionHeads(
             query,
             key,
             value,
@@ -100,4 +107,4 @@ class Headwise(SeparateReader):
         )
 
 
-READER = Headwise
+READER = HeadwiseReader

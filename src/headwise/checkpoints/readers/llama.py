@@ -5,13 +5,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.reader import SeparateReader
+from headwise.checkpoints.reader import EXPERTS, SeparateReader, activation_of, known_of, stated
 from headwise.checkpoints.rotary import rope_frequencies, settings
+from headwise.known import Known
+from headwise.options import ModelOptions, preset
+from headwise.shape import AttentionShape
 
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3_text")
 
 
-class Llama(SeparateReader):
+class LlamaReader(SeparateReader):
     family = "llama"
     model_types = frozenset({"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", *_GEMMA})
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.k_proj\.weight"
@@ -24,6 +27,38 @@ class Llama(SeparateReader):
         self.config = self.config.get("text_config") or self.config
         towers = [layer for layer in self.layers if "vision" not in layer]  # Gemma 3 has eyes of other sizes
         self.layers = towers or self.layers
+
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        config = config.get("text_config") or config
+        kind = config["model_type"]
+        sizes = {"width": stated(config, "hidden_size"), "heads": stated(config, "num_attention_heads")}
+        sizes |= {"kv_heads": config.get("num_key_value_heads") or sizes["heads"]}
+        sizes |= {"qk_rank": config["head_dim"]} if config.get("head_dim") else {}
+        layer, depth = AttentionShape(**sizes), stated(config, "num_hidden_layers")
+        normed: Any = "rms" if kind in ("qwen3", "qwen3_moe", "gemma3", "gemma3_text") else "none"
+        base = float(settings(config, "full_attention").get("rope_theta", 10_000.0))
+        if kind == "mixtral" or kind.endswith("_moe"):
+            made = ModelOptions(norm="rms", positions="rotary", rope_base=base, qk_norm=normed)
+            return known_of(layer, depth, 0, made, EXPERTS)
+        attention, mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
+        if attention != mlp:  # biases of attention without those of the MLP, or the other way round
+            return None
+        act = config.get("hidden_activation") or config.get("hidden_act") or ("gelu-tanh" if kind in _GEMMA else "silu")
+        options = preset(
+            "llama",
+            vocab=stated(config, "vocab_size"),
+            context=stated(config, "max_position_embeddings"),
+            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            norm_place="sandwich" if kind in _GEMMA[1:] else "pre",
+            activation="gelu-tanh" if kind in _GEMMA else activation_of(act),
+            bias="qkv" if kind == "qwen2" else "all" if attention else "none",
+            qk_norm=normed,
+            rope_base=base,
+            tied=bool(config.get("tie_word_embeddings", kind in _GEMMA)),
+            softcap=float(config.get("final_logit_softcapping") or 0.0),
+        )
+        return known_of(layer, depth, stated(config, "intermediate_size"), options)
 
     def frequencies(self, number: int, rank: int) -> Tensor | None:
         return rope_frequencies(settings(self.config, self._kind(number)), rank)
@@ -47,4 +82,4 @@ class Llama(SeparateReader):
         return kinds[number] if number < len(kinds) else ""
 
 
-READER = Llama
+READER = LlamaReader

@@ -6,25 +6,25 @@ headwise's drop-in for nn.MultiheadAttention has the same names with free ranks,
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.reader import Part, Parts, SeparateReader, joined_rows, named, split_rows
+from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, named, split_rows
 
 
-class TorchLayers(SeparateReader):
+class TorchReader(SeparateReader):
     family = "torch"
     signature = r"(?P<layer>(.*\.)?)(in_proj_weight|q_proj_weight)"
 
-    def parts(self, layer: str) -> Parts:
+    def parts(self, layer: str) -> Projections:
         output = self.linear(f"{layer}out_proj")
         bias = self.weights.get(f"{layer}in_proj_bias")
         if self._fused(layer):
-            fused = Part(self.weights[f"{layer}in_proj_weight"], bias)
+            fused = Projection(self.weights[f"{layer}in_proj_weight"], bias)
             return split_rows(fused, output, self.head_count(layer), layer)
         weights = [self.weights[f"{layer}{name}_proj_weight"] for name in "qkv"]
         biases = [None] * 3 if bias is None else bias.split([len(weight) for weight in weights])
-        made = [Part(weight, part) for weight, part in zip(weights, biases, strict=True)]
-        return Parts(made[0], made[1], made[2], output)
+        made = [Projection(weight, part) for weight, part in zip(weights, biases, strict=True)]
+        return Projections(made[0], made[1], made[2], output)
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         three = (parts.query, parts.key, parts.value)
         if self._fused(layer):
             found = {f"{layer}in_proj_weight": joined_rows(parts).weight}
@@ -46,4 +46,4 @@ class TorchLayers(SeparateReader):
         return f"{layer}in_proj_weight" in self.weights
 
 
-READER = TorchLayers
+READER = TorchReader

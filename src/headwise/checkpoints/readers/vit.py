@@ -3,11 +3,14 @@
 A layer scale after attention (DINOv2, CaiT) is no part of the heads and is left out.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from headwise.checkpoints.reader import Parts, SeparateReader, joined_rows, named, split_rows
+from headwise.checkpoints.reader import Projections, SeparateReader, joined_rows, known_of, named, split_rows, stated
+from headwise.known import Known
+from headwise.options import preset
+from headwise.shape import AttentionShape
 
 _WRITTEN = tuple(
     f"attention.{name}" for name in ("attention.query", "attention.key", "attention.value", "output.dense")
@@ -15,7 +18,7 @@ _WRITTEN = tuple(
 _IN_MEMORY = tuple(f"attention.{name}_proj" for name in "qkvo")
 
 
-class ViT(SeparateReader):
+class ViTReader(SeparateReader):
     family = "vit"
     model_types = frozenset({"vit", "deit", "dinov2", "vit_mae", "dinov2_with_registers"})
     signature = (
@@ -28,13 +31,30 @@ class ViT(SeparateReader):
         "mlp.w3.weight": 1,
     }
 
-    def parts(self, layer: str) -> Parts:
+    @classmethod
+    def described(cls, config: dict[str, Any]) -> Known | None:
+        if config["model_type"] != "vit" or not config.get("qkv_bias", True):
+            return None
+        classifies = "ForImageClassification" in (config.get("architectures") or [""])[0]
+        options = preset(
+            "vit",
+            image=stated(config, "image_size"),
+            patch=stated(config, "patch_size"),
+            channels=stated(config, "num_channels"),
+            norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+            head="classes" if classifies else "none",
+            classes=len(config.get("id2label") or "01") if classifies else 0,
+        )
+        layer = AttentionShape(width=stated(config, "hidden_size"), heads=stated(config, "num_attention_heads"))
+        return known_of(layer, stated(config, "num_hidden_layers"), stated(config, "intermediate_size"), options)
+
+    def parts(self, layer: str) -> Projections:
         if not self._fused(layer):
             return super().parts(layer)
         fused, output = self.linear(f"{layer}attn.qkv"), self.linear(f"{layer}attn.proj")
         return split_rows(fused, output, self.head_count(layer), layer)
 
-    def tensors(self, layer: str, parts: Parts) -> dict[str, Tensor]:
+    def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         if not self._fused(layer):
             return super().tensors(layer, parts)
         return named(f"{layer}attn.qkv", joined_rows(parts)) | named(f"{layer}attn.proj", parts.output)
@@ -52,4 +72,4 @@ class ViT(SeparateReader):
         return f"{layer}attn.qkv.weight" in self.weights
 
 
-READER = ViT
+READER = ViTReader

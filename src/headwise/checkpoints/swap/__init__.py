@@ -21,6 +21,7 @@ from headwise.checkpoints.swap import hugging_face, nanochat, torch_layers
 from headwise.checkpoints.swap.carry import Seen, carry
 from headwise.checkpoints.swap.layer import HostAttention, Place
 from headwise.shape import AttentionShape
+from headwise.shown import Shown
 from headwise.spec import SpecError
 
 HOSTS = (hugging_face, nanochat, torch_layers)
@@ -40,20 +41,30 @@ class SwappedLayer:
     error: float | None
 
     def __str__(self) -> str:
-        told = "new weights" if self.error is None else f"outputs differ by {self.error:.2g}"
-        return f"{self.name}: {self.before} to {self.after}, {told}"
+        change = "new weights" if self.error is None else f"outputs differ by {self.error:.2g}"
+        return f"{self.name}: {self.before} to {self.after}, {change}"
 
 
 @dataclass(frozen=True)
-class Swap:
+class Swap(Shown):
     """What `swap` did, layer by layer."""
 
     layers: tuple[SwappedLayer, ...]
     measured_on: str
 
     def __str__(self) -> str:
+        return "\n".join([*map(str, self.layers), *([self.headline] if self.headline else [])])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"layers": self.records(), "measured_on": self.measured_on}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [vars(layer) | {"before": str(layer.before), "after": str(layer.after)} for layer in self.layers]
+
+    @property
+    def headline(self) -> str:
         known = any(layer.error is not None for layer in self.layers)
-        return "\n".join([*map(str, self.layers), *([f"measured on {self.measured_on}"] if known else [])])
+        return f"measured on {self.measured_on}" if known else ""
 
 
 def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = None, fresh: bool = False) -> Swap:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.heads import Cut, Heads
+from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.truncation import Ranks, cut_to, pair_energies
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
@@ -39,13 +39,13 @@ class Seen:
 class Carried:
     """Heads in their new sizes."""
 
-    heads: Heads
+    heads: AttentionHeads
     pairs: Tensor | None  # (G, P/2): which of the model's frequencies each pair turns at
     temperature: float  # on logits, beside what the heads say
     values: Tensor  # (G, v, V): what the dimensions of values became
 
 
-def carry(heads: Heads, shape: AttentionShape, seen: Seen | None = None) -> Carried:
+def carry(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None = None) -> Carried:
     """The heads in the sizes of `shape`; one sentence where they cannot be."""
     _check(heads.shape, shape)
     heads = _repeated(heads, heads.shape.group // shape.group)
@@ -86,7 +86,7 @@ def _check(old: AttentionShape, new: AttentionShape) -> None:
         )
 
 
-def _repeated(heads: Heads, times: int) -> Heads:
+def _repeated(heads: AttentionHeads, times: int) -> AttentionHeads:
     """As many copies of every key/value head."""
     if times == 1:
         return heads
@@ -99,7 +99,7 @@ def _repeated(heads: Heads, times: int) -> Heads:
 # ---- smaller -------------------------------------------------------------------------------------------------------
 
 
-def _as_seen(heads: Heads, seen: Seen) -> Heads:
+def _as_seen(heads: AttentionHeads, seen: Seen) -> AttentionHeads:
     """Heads whose sums of squares are those of queries, keys and values of the tokens seen."""
     second, mean = seen.second, seen.mean
     whole = torch.cat([torch.cat([second, mean[:, None]], 1), torch.cat([mean, mean.new_ones(1)])[None]])
@@ -127,7 +127,7 @@ def _root(moment: Tensor) -> Tensor:
     return vectors * values.clamp(min=0).sqrt()
 
 
-def _cut(heads: Heads, ranks: Ranks) -> Cut:
+def _cut(heads: AttentionHeads, ranks: Ranks) -> Cut:
     half = heads.rotated // 2
     if not heads.normed or (ranks.pairs == half and 2 * half + ranks.content == heads.query.shape[1]):
         return cut_to(heads, ranks)
@@ -140,7 +140,7 @@ def _cut(heads: Heads, ranks: Ranks) -> Cut:
     return replace(whole, query=chosen, key=chosen, pairs=pairs, frequencies=turning)
 
 
-def _with_norms(heads: Heads, cut: Cut) -> Heads:
+def _with_norms(heads: AttentionHeads, cut: Cut) -> AttentionHeads:
     """A norm's weights follow the rows that stay, which are the same in every head."""
     if heads.query_scale is None or heads.key_scale is None:
         return heads
@@ -155,7 +155,7 @@ def _follow(change: Tensor, scale: Tensor) -> Tensor:
 # ---- larger --------------------------------------------------------------------------------------------------------
 
 
-def _grown(heads: Heads, shape: AttentionShape, turning: int, factor: float) -> Heads:
+def _grown(heads: AttentionHeads, shape: AttentionShape, turning: int, factor: float) -> AttentionHeads:
     """Rows up to the sizes of the shape; see the module's first lines."""
     pairs, old = heads.rotated // 2, heads.query.shape[1]
     places = torch.cat(

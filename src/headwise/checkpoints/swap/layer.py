@@ -1,5 +1,6 @@
 """headwise's layer as it stands inside someone else's model, and what is known of the layer it stands in for."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.heads import Heads
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.swap.carry import Carried, even_pairs
 from headwise.layers.attention import Angles, Attention
 from headwise.layers.functional import turn
@@ -46,12 +47,12 @@ class HostAttention(Attention):
 
 
 @dataclass
-class Place:
+class Place(ABC):
     """One attention layer of a model: what it computes, and how another takes its place."""
 
     name: str
     module: Any  # what it sees is what attention sees
-    heads: Heads
+    heads: AttentionHeads
     causal: bool = False
     dropout: float = 0.0
     temperature: float = 1.0  # on logits, beside 1/√rank
@@ -95,13 +96,13 @@ class Place:
         """The tokens among the arguments of a call, (B, T, W)."""
         return args[0] if args else options["hidden_states"]
 
+    @abstractmethod
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         """Let the layer do the work from now on."""
-        raise NotImplementedError
 
 
 @torch.no_grad()
-def fill(layer: Attention, heads: Heads) -> None:
+def fill(layer: Attention, heads: AttentionHeads) -> None:
     """Give the layer these heads."""
     layer.input.weight.copy_(torch.cat([rows.flatten(0, 1) for rows in (heads.query, heads.key, heads.value)]))
     layer.output.weight.copy_(heads.output.movedim(0, 1).flatten(1))

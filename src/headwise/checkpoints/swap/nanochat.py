@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.checkpoints.readers.nanochat import NanoChat
+from headwise.checkpoints.readers.nanochat import NanoChatReader
 from headwise.checkpoints.swap.carry import Carried, carry
 from headwise.checkpoints.swap.layer import HostAttention, InMemory, Place, by_name, factory_of
 from headwise.layers.cache import KVCache
@@ -33,7 +33,7 @@ def places(model: nn.Module) -> list[Place]:
     host: Any = next(iter(modules.values()))
     made_by: Any = model._precompute_rotary_embeddings
     base = inspect.signature(made_by).parameters["base"].default
-    reader = NanoChat(InMemory(model, {"n_head": host.n_head, "rope_theta": base}))
+    reader = NanoChatReader(InMemory(model, {"n_head": host.n_head, "rope_theta": base}))
     found: list[Place] = []
     for number, (name, module) in enumerate(modules.items()):
         made = _NanochatPlace(

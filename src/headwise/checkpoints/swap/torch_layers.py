@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.checkpoints.readers.torch_layers import TorchLayers
+from headwise.checkpoints.readers.torch_layers import TorchReader
 from headwise.checkpoints.swap.carry import Carried
 from headwise.checkpoints.swap.layer import HostAttention, InMemory, Place
 from headwise.layers.multihead import MultiheadAttention
@@ -31,7 +31,7 @@ def _place(model: nn.Module, name: str, module: nn.MultiheadAttention) -> "_Torc
             f"'{name}' has keys or values of another width, or tokens of its own (kdim, vdim, add_bias_kv, "
             "add_zero_attn), which a swap does not carry over"
         )
-    reader = TorchLayers(InMemory(module, {}), module.num_heads)
+    reader = TorchReader(InMemory(module, {}), module.num_heads)
     weight = module.in_proj_weight
     factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
     return _TorchPlace(name, module, reader.heads(0), dropout=module.dropout, factory=factory, model=model)

@@ -1,0 +1,64 @@
+"""What the page shows, as data: every study with its judgements, its runs and its charts. `page.py` renders it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.ledger.judge import Judgement, judge_all
+from headwise.ledger.study import Study
+from headwise.store.rows import Row, results_of, rows
+from headwise.store.store import Store
+from headwise.training.run import Run, RunResult
+
+Watch = Callable[[Sequence[Study]], Iterable[Study]]
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """One preset of a study: how many runs it plans, how those that ended did, and the chart of the finished ones."""
+
+    preset: str
+    planned: int
+    ended: list[tuple[Run, RunResult]]
+    rows: list[Row]
+    chart: Any | None
+
+    @property
+    def done(self) -> int:
+        return sum(result.status == "done" for _, result in self.ended)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study as the page shows it: the part that decides its claims first, others that have runs after it."""
+
+    name: str
+    about: str
+    judgements: list[Judgement]
+    parts: list[StudyPart]
+
+
+def sections_of(studies: Sequence[Study], store: Store, watch: Watch = iter) -> Iterator[Section]:
+    """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else."""
+    for study in watch(studies):
+        judgements = judge_all(study, store)
+        decides = judgements[0].preset
+        others = [_part(study, preset, store) for preset in study.presets if preset not in (decides, "smoke")]
+        parts = [_part(study, decides, store), *(part for part in others if part.rows)]
+        yield Section(study.name, study.about, judgements, parts)
+
+
+def _part(study: Study, preset: str, store: Store) -> StudyPart:
+    trials, grid = study.trials(preset), study.of(preset)
+    results = results_of(store, trials)
+    cells = study.judged(preset, rows(trials, results))
+    results |= results_of(store, cells)
+    asked = {cell.run.cell_key: cell.run for cell in [*trials, *cells]}
+    finished = rows(cells, results)
+    return StudyPart(
+        preset=preset,
+        planned=len({cell.run.cell_key for cell in [*trials, *grid]}),  # two places of a grid may be one run
+        ended=[(asked[key], result) for key, result in results.items()],
+        rows=finished,
+        chart=study.chart(finished, preset) if finished or not grid else None,
+    )
