@@ -3,6 +3,7 @@
 A comparison is rendered from its JSON form (`Measured.as_dict`), for the terminal, the page and suggestions alike.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from textwrap import wrap
@@ -66,7 +67,7 @@ def required(one: Mapping[str, Any]) -> str:
     if abs(margin) < 1e-9:
         return more if higher else less
     if _as_factor(one):
-        return f"at {'least' if higher else 'most'} {_factor(margin)}"
+        return f"at {'least' if higher else 'most'} {1 + margin:.2g}×"
     bound = "at least" if higher == (margin > 0) else "at most"
     return f"{bound} {100 * abs(margin):.2g}{_FIXED}% {more if margin > 0 else less}"
 
@@ -82,9 +83,15 @@ def beside(one: Mapping[str, Any]) -> str:
 
 def _as_factor(one: Mapping[str, Any]) -> bool:
     """Whether percent would be silly: an effect, a requirement or an end of the interval is many times as large."""
-    ratios = [one["margin"] + 1, *((one["difference"][name] or 0.0) + 1 for name in _BOUNDS)]
-    limits = (FACTOR, FACTOR, 2 * FACTOR, 2 * FACTOR)
-    return any(ratio <= 0 or max(ratio, 1 / ratio) >= limit for ratio, limit in zip(ratios, limits, strict=True))
+    margin, estimate, *ends = (1 + value for value in (one["margin"], *_differences(one)))
+    far = [max(ratio, 1 / ratio) if ratio > 0 else FACTOR for ratio in (margin, estimate)]
+    return max(far) >= FACTOR or any(not 1 / (2 * FACTOR) < ratio < 2 * FACTOR for ratio in ends)
+
+
+def _differences(one: Mapping[str, Any]) -> list[float]:
+    """What was measured: the estimate, with both ends of the interval where there is one."""
+    estimate, *ends = (one["difference"][name] for name in _BOUNDS)
+    return [estimate or 0.0, *([] if None in ends else ends)]
 
 
 def _effect(one: Mapping[str, Any], number: float) -> str:
@@ -92,8 +99,7 @@ def _effect(one: Mapping[str, Any], number: float) -> str:
         return f"{number:.2f}".replace("-", "−")
     if _as_factor(one):
         return _factor(number)
-    ends = [abs(value) for value in one["difference"].values() if value]
-    digits = 0 if max(ends, default=1.0) >= 0.2 or one["exact"] else 1
+    digits = 0 if one["exact"] or max(map(abs, _differences(one))) >= 0.2 else 1
     told = f"{100 * number:+.{digits}f}{_FIXED}%".replace("-", "−")
     return told.removeprefix("−").removeprefix("+") if not round(100 * number, digits) else told
 
@@ -101,7 +107,8 @@ def _effect(one: Mapping[str, Any], number: float) -> str:
 def _factor(difference: float) -> str:
     """Two significant digits, and whole numbers in full."""
     ratio = 1 + difference
-    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.2g}×"
+    digits = max(1 - math.floor(math.log10(ratio)), 0) if ratio > 0 else 0
+    return f"{ratio:,.{digits}f}×"
 
 
 # ---- a claim -------------------------------------------------------------------------------------------------------
