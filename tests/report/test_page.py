@@ -15,7 +15,9 @@ from scipy import stats
 
 from headwise import studies
 from headwise.cli.report import sections_of
-from headwise.report.page import MOST_METRICS, render, write
+from headwise.ledger.claims import Claim
+from headwise.ledger.judge import Judgement
+from headwise.report.page import MOST_METRICS, Section, render, write
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from helpers.commands import as_json, headwise, headwise_process
@@ -158,6 +160,20 @@ def test_every_claim_is_there(whole):
         assert claims[name].claim in row.text
         assert row.one("a").attributes["href"] == f"#{claims[name].study}"
         assert row.attributes == {"data-verdict": row.one("span").text, "data-source": name[0]}
+
+
+def test_claims_of_any_letters_have_their_place():
+    ids = ["Q1", "AB12", "X1"]
+    judgements = [
+        Judgement(Claim(name, f"claim {name}", "mine", "mine", lambda rows: []), "open", "laptop") for name in ids
+    ]
+    found = Tree(render([Section("mine", "My study.", judgements, [])], [], "")).root
+    assert list(ledger(found)) == ids
+    assert [option.text for option in found.one("select", id="source").all("option")[1:]] == [
+        "Q: rank (1)",
+        "AB: other (1)",
+        "X: other (1)",
+    ]
 
 
 def test_claims_are_in_order(whole):

@@ -53,16 +53,16 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """Ratios as they are judged, and as differences of the variant from the baseline, in parts of the latter."""
-        told = self.comparison
+        comparison = self.comparison
         compared = ("metric", "variant", "baseline", "where", "subject", "direction", "unit", "note")
         names = (*compared, "threshold", "margin", "exact")
         bounds = {"estimate": self.estimate, "low": self.low, "high": self.high}
-        document = {name: getattr(told, name) for name in names} | {"seeds": self.seeds, "verdict": self.verdict}
+        document = {name: getattr(comparison, name) for name in names} | {"seeds": self.seeds, "verdict": self.verdict}
         document |= {name: _finite(value) for name, value in bounds.items()} | {"difference": None}
-        document |= {"published": told.published, "beside": dict(told.beside)}
-        if told.unit == "ratio":
-            sides = [told.relative(value) - 1 for value in (self.estimate, self.low, self.high)]
-            low, high = sides[1:] if told.direction == "higher" else sides[:0:-1]
+        document |= {"published": comparison.published, "beside": dict(comparison.beside)}
+        if comparison.unit == "ratio":
+            sides = [comparison.relative(value) - 1 for value in (self.estimate, self.low, self.high)]
+            low, high = sides[1:] if comparison.direction == "higher" else sides[:0:-1]
             document["difference"] = {"estimate": _finite(sides[0]), "low": _finite(low), "high": _finite(high)}
         return document
 
