@@ -133,12 +133,12 @@ def _heading(judgement: Judgement) -> list[Text]:
 def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
     """Lines below a claim: its comparisons, pair by pair; how much was measured; what would resolve it."""
     ones = [measured.as_dict() for measured in judgement.comparisons]
-    lines = []
-    for pair, group in groupby(ones, key=lambda one: one["subject"]):
-        same = list(group)
+    pairs = [(pair, list(same)) for pair, same in groupby(ones, key=lambda one: one["subject"])]
+    lines, indent = [], INDENT + 2 * (len(pairs) > 1)
+    for pair, same in pairs:
         lines += _wrapped(pair, width)
-        lines += _aligned([line(one) for one in same], width)
-        lines += [told for one in same for told in _wrapped(beside(one), width)]
+        lines += _aligned([line(one) for one in same], width, indent)
+        lines += [told for one in same for told in _wrapped(beside(one), width, indent)]
     lines += _wrapped(scale_of(judgement), width)
     if judgement.claim.caveat:
         lines += _wrapped(f"Caveat: {judgement.claim.caveat}", width)
@@ -147,20 +147,20 @@ def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
     return lines
 
 
-def _aligned(lines: list[Line], width: int) -> list[str]:
+def _aligned(lines: list[Line], width: int, indent: int) -> list[str]:
     """In columns where they fit, else each wrapped by itself."""
     sizes = [max(len(told[column]) for told in lines) for column in range(3)]
-    if INDENT + sum(sizes) + len("    required:   open") <= width:
+    if indent + sum(sizes) + len("    required:   open") <= width:
         padded = [[f"{word:<{size}}" for word, size in zip(told[:3], sizes, strict=True)] for told in lines]
         rows = [f"{a}  {b}  required: {c}  {told.answer}" for (a, b, c), told in zip(padded, lines, strict=True)]
-        return [" " * INDENT + row.replace(_FIXED, " ") for row in rows]
-    return [part for told in lines for part in _wrapped(f"{told.sentence}  {told.answer}", width)]
+        return [" " * indent + row.replace(_FIXED, " ") for row in rows]
+    return [part for told in lines for part in _wrapped(f"{told.sentence}  {told.answer}", width, indent)]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, indent: int = INDENT) -> list[str]:
     """Lines of a text at an indent, further in from the second on."""
-    indent = " " * INDENT
-    lines = wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False)
+    start = " " * indent
+    lines = wrap(text, width, initial_indent=start, subsequent_indent=start + "  ", break_long_words=False)
     return [told.replace(_FIXED, " ") for told in lines]
 
 
