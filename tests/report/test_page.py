@@ -14,8 +14,10 @@ import pytest
 from scipy import stats
 
 from headwise import studies
+from headwise.ledger.claims import Claim
+from headwise.ledger.judge import Judgement
 from headwise.report.page import MOST_METRICS, render, write
-from headwise.report.sections import sections_of
+from headwise.report.sections import Section, sections_of
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from helpers.commands import as_json, headwise, headwise_process
@@ -160,6 +162,20 @@ def test_every_claim_is_there(whole):
         assert row.attributes == {"data-verdict": row.one("span").text, "data-source": name[0]}
 
 
+def test_claims_of_any_letters_have_their_place():
+    ids = ["Q1", "AB12", "X1"]
+    judgements = [
+        Judgement(Claim(name, f"claim {name}", "mine", "mine", lambda rows: []), "open", "laptop") for name in ids
+    ]
+    found = Tree(render([Section("mine", "My study.", judgements, [])], [], "")).root
+    assert list(ledger(found)) == ids
+    assert [option.text for option in found.one("select", id="source").all("option")[1:]] == [
+        "Q: rank (1)",
+        "AB: other (1)",
+        "X: other (1)",
+    ]
+
+
 def test_claims_are_in_order(whole):
     names = list(ledger(whole))
     assert names == sorted(names, key=lambda name: ("QNL".index(name[0]), int(name[1:])))
@@ -176,11 +192,19 @@ def test_verdicts_and_numbers_are_those_of_the_rows(page, whole):
         "Q9": "holds",
         "Q14": "open",
     }
-    found, above, published = (cell.text for cell in rows["Q7"].all("td", class_="number"))
-    assert (found, above, published) == ("3030 to 30", "2", f"{0.3072 / 0.01531:.3g}")
-    assert [cell.text for cell in rows["Q14"].all("td", class_="number")] == ["", "", ""]
+    effect, required = (rows["Q7"].one("td", **{"data-label": name}).text for name in ("effect", "required"))
+    assert (effect, required) == ("30× [30×, 30×]published 20×", "at least 2×")
+    assert [rows["Q14"].one("td", **{"data-label": name}).text for name in ("effect", "required")] == ["", ""]
     certain = ledger(whole)["Q3"]  # proved: it takes no runs
-    assert (certain.one("span").text, certain.all("td", class_="number")[0].text) == ("holds", "3exact")
+    assert (certain.one("span").text, certain.one("td", **{"data-label": "effect"}).text) == ("holds", "3.00 exact")
+
+
+def test_every_comparison_of_a_claim_stands_with_its_study(cliff):
+    first = cliff.one("ul", class_="claims").all("li")[0]
+    lines = [line.words for line in first.all("small", class_="line")]
+    assert lines[0].startswith("64 times the heads, of rank 8 vs one head of rank 16: test error 30×")
+    assert lines[1].startswith("one head of rank 16 vs a constant predictor: test error")
+    assert [line.rpartition(" ")[2] for line in lines[:2]] == ["yes", "yes"]
 
 
 def test_the_filter_offers_what_there_is(whole):

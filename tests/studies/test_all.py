@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headwise.ledger.certify import bound_of, check
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.spec import SpecError
 from headwise.store.rows import rows
 from headwise.studies import load, load_all, names
@@ -45,7 +45,7 @@ def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
     assert len(found) == len(cells)
     assert study.chart(found, "smoke").to_dict()
     for claim in study.claims:
-        judgement = judge(claim, "smoke", found, "the laptop preset")
+        judgement = judge_claim(claim, "smoke", found)
         assert claim.computed or judgement.verdict == "open"
         assert json.dumps(judgement.as_dict())
     pairs = [(cell.run, results[cell.run.cell_key]) for cell in cells]

@@ -29,13 +29,13 @@ class Checked:
 
 def check(pairs: Iterable[tuple[Run, RunResult]]) -> list[Checked]:
     """The runs that a bound covers, closest to it first."""
-    found = []
+    checked = []
     for run, result in pairs:
         bound = bound_of(run) if result.status == "done" else None
         if bound is not None and bound.value > 0:
             error, spread = result.metrics["error"], result.metrics.get("standard_error", 0.0)
-            found.append(Checked(run.key, error, bound.value, (error - bound.value) / max(spread, 1e-12)))
-    return sorted(found, key=lambda checked: checked.margin)
+            checked.append(Checked(run.key, error, bound.value, (error - bound.value) / max(spread, 1e-12)))
+    return sorted(checked, key=lambda one: one.margin)
 
 
 def bound_of(run: Run) -> Bound | None:

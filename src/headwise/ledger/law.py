@@ -1,8 +1,8 @@
-"""A law of loss: what a shape would come to after so many steps, from runs of other shapes, before it is trained.
+"""A fitted scaling law: the predicted final loss of a shape after so many steps, from runs of other shapes.
 
     loss = floor + exp(b₀ + Σ bᵢ · log featureᵢ)
 
-One point a shape and number of steps, the mean of its seeds: what seeds differ in is little beside what the law leaves
+One point per shape and number of steps, the mean of its seeds: seeds differ by little beside what the law leaves
 unsaid of a shape, and counting them as points would make its intervals too narrow. Size (parameters and steps) is
 fitted freely, the rest is shrunk (ridge): a dozen shapes do not tell parameters from depth cleanly, so the law departs
 from one of size only as far as the points ask for. Penalty and floor are those that predict each point best from the
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headwise.cost import parameters
+from headwise.ledger.statistics import LEVEL, t_quantile
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
@@ -30,12 +31,11 @@ SIZE = ("parameters", "steps")  # what is known without looking at the shape
 FLOORS = tuple(part / 20 for part in range(19))  # of the least loss
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # in points: 1 weighs as much as one point one deviation from the mean
 LEAST_POINTS = len(FEATURES) + 3  # the constant, the floor, and one to have a spread
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a shape came to, the mean of its seeds."""
+    """The final loss of a shape, the mean of its seeds."""
 
     shape: ModelShape
     steps: int
@@ -88,14 +88,14 @@ class Law:
     def predict(self, shape: ModelShape, steps: int, level: float = LEVEL) -> Prediction:
         """The loss of a run that was not done."""
         at = self._row(shape, steps)
-        half = self._quantile(level) * self.spread * math.sqrt(1 + self._leverage(at))
+        half = t_quantile(self.freedom, level) * self.spread * math.sqrt(1 + self._leverage(at))
         value, low, high = (self.floor + math.exp(at @ self.slopes + by) for by in (0.0, -half, half))
         return Prediction(value, low, high, self.outside(shape, steps))
 
     def change(self, base: ModelShape, shape: ModelShape, steps: int, level: float = LEVEL) -> Prediction:
         """The loss of one shape over that of another: what both have in common cancels, so it is known better."""
         start, end = self._row(base, steps), self._row(shape, steps)
-        half = self._quantile(level) * self.spread * math.sqrt(2 + self._leverage(end - start))
+        half = t_quantile(self.freedom, level) * self.spread * math.sqrt(2 + self._leverage(end - start))
         own, moved = math.exp(start @ self.slopes), (end - start) @ self.slopes
         value, low, high = ((self.floor + own * math.exp(moved + by)) / (self.floor + own) for by in (0.0, -half, half))
         outside = dict.fromkeys((*self.outside(base, steps), *self.outside(shape, steps)))
@@ -104,26 +104,21 @@ class Law:
     def outside(self, shape: ModelShape, steps: int) -> tuple[str, ...]:
         """Which features lie outside those of the runs, or their combination if none does; and what is no feature."""
         known = [features(point.shape, point.steps) for point in self.points]
-        told = []
+        reasons = []
         for name, value in features(shape, steps).items():
             low, high = min(at[name] for at in known), max(at[name] for at in known)
             if not low <= value <= high:
-                told.append(f"{name} {value:,.10g}, runs have {low:,.10g} to {high:,.10g}")
+                reasons.append(f"{name} {value:,.10g}, runs have {low:,.10g} to {high:,.10g}")
         farthest = max(self._leverage(self._row(point.shape, point.steps)) for point in self.points)
-        if not told and self._leverage(self._row(shape, steps)) > farthest:
-            told.append("no feature alone, but their combination is farther from the runs than any of these is")
-        return (*told, *_unseen(shape))
+        if not reasons and self._leverage(self._row(shape, steps)) > farthest:
+            reasons.append("no feature alone, but their combination is farther from the runs than any of these is")
+        return (*reasons, *_unseen(shape))
 
     def _row(self, shape: ModelShape, steps: int) -> Any:
         return np.concatenate([[1.0], (_logs(self.names, shape, steps) - self.centre) / self.scale])
 
     def _leverage(self, row: Any) -> float:
         return float(row @ self.cover @ row)
-
-    def _quantile(self, level: float) -> float:
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.freedom, 0.5 + level / 2))
 
 
 def fit(points: Iterable[Point], names: Sequence[str] = FEATURES) -> Law:
@@ -150,20 +145,20 @@ def fit(points: Iterable[Point], names: Sequence[str] = FEATURES) -> Law:
 
 def _unseen(shape: ModelShape) -> list[str]:
     """What a shape has that the law does not look at: shared or compressed heads, values of a rank of their own."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for layer in dict.fromkeys(shape.layers):
         usual = AttentionShape(width=layer.width, heads=layer.heads, qk_rank=layer.qk_rank)
-        found |= dict.fromkeys(name for name, value in usual.model_dump().items() if value != getattr(layer, name))
-    return [f"{name}, which the law does not look at" for name in found]
+        names |= dict.fromkeys(name for name, value in usual.model_dump().items() if value != getattr(layer, name))
+    return [f"{name}, which the law does not look at" for name in names]
 
 
 def _logs(names: Sequence[str], shape: ModelShape, steps: int) -> Any:
-    found = features(shape, steps)
-    return np.log([found[name] for name in names])
+    values = features(shape, steps)
+    return np.log([values[name] for name in names])
 
 
 def _solve(rows: Any, wanted: Any, penalties: Any) -> tuple[Any, Any, float]:
-    """Ridge, a penalty a slope: slopes, the inverse for leverages, and how many numbers were fitted in effect."""
+    """Ridge, a penalty per slope: slopes, the inverse for leverages, and how many numbers were fitted in effect."""
     cover = np.linalg.pinv(rows.T @ rows + np.diag(penalties), hermitian=True)
     return cover @ rows.T @ wanted, cover, float(np.trace(cover @ rows.T @ rows))
 
@@ -183,7 +178,7 @@ def _left_out_error(rows: Any, losses: Any, floor: float, penalties: Any) -> flo
 
 def families_left_out(points: Iterable[Point]) -> dict[str, float]:
     """Of each width and each depth: the typical relative error of a law that never saw it, where one can be fitted."""
-    known, found = list(points), {}
+    known, errors = list(points), {}
     kinds = {"width": lambda point: point.shape.width, "depth": lambda point: point.shape.depth}
     for kind, of in kinds.items():
         for value in sorted({of(point) for point in known}):
@@ -191,11 +186,12 @@ def families_left_out(points: Iterable[Point]) -> dict[str, float]:
             if len(rest) >= LEAST_POINTS:
                 law = fit(rest)
                 mine = [point for point in known if of(point) == value]
-                found[f"{kind} {value}"] = relative_error([point.loss for point in mine], foretold(law, mine))
-    return found
+                errors[f"{kind} {value}"] = relative_error([point.loss for point in mine], foretold(law, mine))
+    return errors
 
 
 def foretold(law: Law, points: Iterable[Point]) -> list[float]:
+    """Predicted losses of some points."""
     return [law.loss(point.shape, point.steps) for point in points]
 
 
