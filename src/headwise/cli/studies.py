@@ -48,7 +48,7 @@ def study_show(name: str, as_json: AsJson = False) -> None:
     from headwise.studies import load
 
     study = load(name)
-    presets = {preset: {"runs": len(study.of(preset)), **study.presets[preset]} for preset in study.presets}
+    presets = {at: {"runs": len(study.of(at)), **preset.model_dump()} for at, preset in study.presets.items()}
     if as_json:
         return print_json({"name": name, "about": study.about, "presets": presets})
     typer.echo(study.about.strip() + "\n")
