@@ -4,7 +4,7 @@ import pytest
 
 from headwise.cost import parameters
 from headwise.known import find as known
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.rows import Row
@@ -29,7 +29,7 @@ def world(study, tell):
 def verdicts(name, tell):
     study = load(name)
     rows = world(study, tell)
-    return {claim.id: judge(claim, "laptop", rows, "").verdict for claim in study.claims}
+    return {claim.id: judge_claim(claim, "laptop", rows).verdict for claim in study.claims}
 
 
 def errors(base=0.5, thin=0.5, **special):
@@ -75,7 +75,7 @@ def test_worlds_of_long_sequences(tell, wanted):
 def test_a_thin_model_that_saves_too_little_fails():
     study = load("thinner-bert")
     rows = [Row(row.cell, row.seed, row.metrics | {"parameters": 1e5}, row.key) for row in world(study, errors())]
-    assert {judge(claim, "laptop", rows, "").verdict for claim in study.claims} == {"fails"}
+    assert {judge_claim(claim, "laptop", rows).verdict for claim in study.claims} == {"fails"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,7 +84,7 @@ def test_an_unfinished_preset_stays_open(name):
     rows = world(study, errors())
     for some in (rows[:1], rows[:6], rows[-3:], [row for row in rows if row.cell["arm"] != "thin"]):
         for claim in study.claims:
-            assert judge(claim, "laptop", some, "the rest").verdict == "open"
+            assert judge_claim(claim, "laptop", some).verdict == "open"
 
 
 # ---- arms ----------------------------------------------------------------------------------------------------------

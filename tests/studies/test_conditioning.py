@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.ledger.study import study_rows
 from headwise.store.rows import Row
 from headwise.store.store import Store
@@ -31,7 +31,7 @@ def world(name, tell):
 
 
 def judged(rows, name, claim):
-    return judge(next(one for one in load(name).claims if one.id == claim), "laptop", rows, "")
+    return judge_claim(next(one for one in load(name).claims if one.id == claim), "laptop", rows)
 
 
 # ---- reading a history ---------------------------------------------------------------------------------------------
@@ -114,7 +114,9 @@ def test_singular_matrices_of_one_head_do_not_leave_the_claim_open():
 def test_the_value_at_the_beginning_is_told():
     comparisons = training.stays_true(world("conditioning-in-training", by_heads(-0.5, -0.2, -0.1)))
     assert len(comparisons) == 8  # two tasks, 1 to 8 and 8 to 32 heads, middle and end
-    assert comparisons[0].what == "images: κ with 1 head over that with 8, in the middle (2.83 at the beginning)"
+    first = comparisons[0]
+    assert (first.variant, first.baseline, first.where) == ("8 heads", "1 head", "images, in the middle")
+    assert dict(first.beside) == {"at the beginning": pytest.approx(8**0.5)}
     assert comparisons[0].ratios == pytest.approx((8**0.2,) * 10)
 
 
@@ -126,7 +128,7 @@ def test_a_gain_that_stops_at_a_few_heads_is_not_enough():
 
     found = judged(world("conditioning-in-training", tell), "conditioning-in-training", "L3")
     assert found.verdict == "fails"
-    assert "8 heads over that with 32" in found.comparison.what
+    assert (found.deciding.comparison.variant, found.deciding.comparison.baseline) == ("32 heads", "8 heads")
 
 
 def test_runs_are_shared_by_both_axes():

@@ -23,7 +23,8 @@ def predict(
 ) -> None:
     """The loss a shape would come to, with its interval, and where the law must not be trusted."""
     from headwise.known import find
-    from headwise.ledger.law import LEVEL, families_left_out
+    from headwise.ledger.law import families_left_out
+    from headwise.ledger.statistics import LEVEL
     from headwise.ledger.study import study_rows
     from headwise.report.tables import show
     from headwise.spec import SpecError

@@ -175,27 +175,27 @@ def _show_price(found: Any, as_json: bool) -> None:
 
 
 def claims(
-    source: Annotated[str, typer.Option(help="Only claims of this paper: Q, L or N.", show_default="all")] = "",
+    source: Annotated[
+        str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
+    ] = "",
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
     """The ledger: what the papers claim, and what the runs say."""
     from headwise.ledger.certify import check
-    from headwise.ledger.judge import SOURCES, judge_all, place
+    from headwise.ledger.judge import asked_for, judge_all, ledger_order
     from headwise.report.ledger import certificate, ledger
     from headwise.report.tables import show
-    from headwise.spec import SpecError
     from headwise.studies import load_all
 
-    if source and source.upper() not in SOURCES:
-        told = ", ".join(f"{letter} ({about})" for letter, about in SOURCES.items())
-        raise SpecError(f"no source '{source}'; there are {told}")
+    studies = load_all()
+    wanted = {claim.id for claim in asked_for(source, (claim for study in studies for claim in study.claims))}
     with open_store(store, from_) as held:
-        asked = [study for study in load_all() if any(claim.id.startswith(source.upper()) for claim in study.claims)]
-        found = sorted((judgement for study in asked for judgement in judge_all(study, held)), key=place)
+        asked = [study for study in studies if any(claim.id in wanted for claim in study.claims)]
+        found = sorted((judgement for study in asked for judgement in judge_all(study, held)), key=ledger_order)
         checked = check(held.runs(status="done", task="nearest-neighbor"))
-    found = [judgement for judgement in found if judgement.claim.id.startswith(source.upper())]
+    found = [judgement for judgement in found if judgement.claim.id in wanted]
     if as_json:
         print_json([judgement.as_dict() for judgement in found])
     else:

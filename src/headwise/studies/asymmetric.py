@@ -12,7 +12,7 @@ Command: headwise study run asymmetric --preset laptop (about 10 minutes on two 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -62,13 +62,9 @@ def cells(preset: AsymmetricPreset) -> list[Cell]:
 
 def queries_and_keys(rows: list[Row]) -> list[Comparison]:
     """N2: doubling the query/key rank gains over the usual shape, and more than doubling the value rank."""
-    gained = cell(rows, arm="query/key rank doubled")
-    return [
-        compare("bits a byte of the usual shape over those with a doubled query/key rank",
-                cell(rows, arm="usual"), gained, 1.0),
-        compare("bits a byte with a doubled value rank over those with a doubled query/key rank",
-                cell(rows, arm="value rank doubled"), gained, 1.0),
-    ]  # fmt: skip
+    doubled = Variant("query/key rank doubled", cell(rows, arm="query/key rank doubled"))
+    others = [Variant(name, cell(rows, arm=name)) for name in ("usual", "value rank doubled")]
+    return [paired(doubled, other, metric=BITS, at_most=1.0) for other in others]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

@@ -10,7 +10,8 @@ Command: headwise study run block-conditioning --preset laptop (about 2 minutes 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, below, compare, each
+from headwise.ledger.claims import KAPPA as CONDITION
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
 from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
@@ -78,25 +79,36 @@ def more_heads(rows: list[Row]) -> list[Comparison]:
         ("fixed width", few, last, 1.1),
         ("fixed head size", enough, last, 1.1),
     ):
-        fewer, more = (cell(rows, axis=axis, heads=heads) for heads in (low, high))
-        told = f"κ with {low} head{'s' if low > 1 else ''} over that with {high}, {axis}"
-        found.append(compare(told, fewer, more, factor, metric=KAPPA))
-    many = cell(wide, heads=last)
-    predicted = marchenko_pastur(many[0].cell["tokens"], last * many[0].cell["size"])
-    told = f"κ by the theorem over that of {last} real heads, fixed head size"
-    return [*found, each(told, many, below(predicted, KAPPA), 0.5)]
+        fewer, more = (Variant(_heads(heads), cell(rows, axis=axis, heads=heads)) for heads in (low, high))
+        found.append(paired(more, fewer, metric=CONDITION, field=KAPPA, where=axis, at_most=1 / factor))
+    many = Variant(f"{last} real heads", cell(wide, heads=last))
+    tokens, size = (many.rows[0].cell[name] for name in ("tokens", "size"))
+    predicted = marchenko_pastur(tokens, last * size)
+    limit = per_seed(
+        many,
+        "the theorem",
+        lambda row: row.metrics[KAPPA] / predicted,
+        metric=CONDITION,
+        where="fixed head size",
+        at_most=2.0,
+    )
+    return [*found, limit]
+
+
+def _heads(count: int) -> str:
+    return f"{count} head{'s' if count > 1 else ''}"
 
 
 def heads_or_size(rows: list[Row]) -> list[Comparison]:
-    """L4: at equal parameters, κ of larger heads over κ of more heads."""
+    """L4: at equal parameters, more heads have a lower κ than larger heads."""
     found = []
     for size in sorted({row.cell["size"] for row in cell(rows, axis="larger heads")}):
-        larger = cell(rows, axis="larger heads", size=size)
         base = min(row.cell["size"] for row in cell(rows, axis="fixed head size"))
         heads = 4 * size // base
         if size > base and (more := cell(rows, axis="fixed head size", heads=heads)):
-            told = f"κ of 4 heads of {size} over that of {heads} heads of {base}"
-            found.append(compare(told, larger, more, 1.0, metric=KAPPA))
+            larger = Variant(f"4 heads of dim {size}", cell(rows, axis="larger heads", size=size))
+            variant = Variant(f"{heads} heads of dim {base}", more)
+            found.append(paired(variant, larger, metric=CONDITION, field=KAPPA, at_most=1.0))
     return found
 
 

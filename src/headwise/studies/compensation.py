@@ -13,7 +13,7 @@ Command: headwise study run compensation --preset laptop (2 minutes on two cores
 from collections.abc import Callable
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare, each
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
@@ -50,15 +50,20 @@ def by_depth(rows: list[Row]) -> list[Comparison]:
     half = int(rows[0].cell["dim"]) // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
     shallow, deeper = (cell(rows, rank=half, depth=depth) for depth in (1, deep))
-    told = f"rank {half}, {deep} layers"
+    told = {"where": f"rank {half}, {deep} layers"}
+    first, last = Variant("first layer", deeper), Variant("last layer", deeper)
+    more = Variant(f"{deep} layers", deeper)
     return [
-        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
-        each(f"sharpness of the last layer over that of the first, {told}", deeper, _over("sharpness", -1, 0), 1.1),
-        each(
-            f"entropy of the first layer over that of the last, {told}", deeper, _over("attention-entropy", 0, -1), 1.1
+        paired(more, Variant("1 layer", shallow), where=f"rank {half}", at_most=1 / 1.1),
+        per_seed(last, "first layer", _over("sharpness", -1, 0), metric="attention sharpness", at_least=1.1, **told),
+        per_seed(
+            first, "last layer", _over("attention-entropy", 0, -1), metric="attention entropy", at_least=1.1, **told
         ),
-        each(f"least effective rank of QKᵀ among layers over {half}, {told}", deeper, _rank_used, 0.9),
-    ]
+        per_seed(
+            Variant("least of all layers", deeper), "the rank", _rank_used, metric="effective rank of QKᵀ",
+            at_least=0.9, **told,
+        ),
+    ]  # fmt: skip
 
 
 def _layers(row: Row, probe: str) -> list[float]:

@@ -30,7 +30,7 @@ from itertools import pairwise
 from statistics import geometric_mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import STEPS, Claim, Comparison, Variant, against, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -131,17 +131,17 @@ def measured_rows(rows: list[Row]) -> list[Row]:
 def faster(rows: list[Row]) -> list[Comparison]:
     """L12: steps grow with κ over all runs, and fall with each intervention that lowers κ."""
     known = measured_rows(rows)
-    plain = cell(known, kind="plain")
+    plain = Variant("plain", cell(known, kind="plain"))
     found = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
-    lowered = [kind for kind in INTERVENTIONS if _lowers(plain, cell(known, kind=kind))]
-    for kind in lowered:
-        told = f"steps to target of the plain arm over those with {kind}, which lowers κ"
-        found.append(compare(told, plain, cell(known, kind=kind), 1.0, metric="steps"))
-    return found if lowered else [*found, Comparison("no intervention lowered κ in every seed", (), 1.0)]
+    changed = [Variant(f"{kind} (lowers κ)", cell(known, kind=kind)) for kind in INTERVENTIONS]
+    lowered = [variant for variant in changed if _lowers(plain, variant)]
+    if not lowered:
+        return [*found, against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0)]
+    return [*found, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
 
 
-def _lowers(plain: list[Row], changed: list[Row]) -> bool:
-    ratios = compare("", plain, changed, 1.0, metric=TRAINING).ratios
+def _lowers(plain: Variant, changed: Variant) -> bool:
+    ratios = paired(changed, plain, field=TRAINING, at_most=1.0).ratios
     return bool(ratios) and min(ratios) > 1
 
 
@@ -158,11 +158,12 @@ def _per_doubling(rows: list[Row], metric: str) -> Comparison:
         if np.linalg.matrix_rank(known) == 4 and len(used) > 4:
             factors.append(2 ** float(np.linalg.lstsq(np.array(known), np.array(steps))[0][1]))
             keys += [row.key for row in used]
-    return Comparison(f"steps to target for twice the {metric}, as a factor", tuple(factors), 1.0, tuple(keys))
+    where, used_keys = "equal heads and depth, regression", tuple(keys)
+    return against(STEPS, f"twice the {metric}", "once", factors, at_least=1.0, where=where, keys=used_keys)
 
 
 def as_well(rows: list[Row]) -> list[Comparison]:
-    """L13: the least κ that a number of heads gives over the least that an intervention gives, at the plain depth."""
+    """L13: the least κ that an intervention gives against the least of any number of heads, at the plain depth."""
     known = measured_rows(rows)
     depths = {row.cell["depth"] for row in cell(known, kind="plain")}
     near = [row for row in known if row.cell["depth"] in depths]
@@ -171,8 +172,8 @@ def as_well(rows: list[Row]) -> list[Comparison]:
         heads = _least([row for row in near if row.cell["kind"] not in INTERVENTIONS], metric)
         other = _least([row for row in near if row.cell["kind"] in INTERVENTIONS], metric)
         if heads and other:
-            told = f"{metric} of {heads[0].cell['arm']} over that of {other[0].cell['arm']}"
-            found.append(compare(told, heads, other, AS_WELL, metric=metric))
+            variant, baseline = (Variant(rows[0].cell["arm"], rows) for rows in (other, heads))
+            found.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
     return found
 
 

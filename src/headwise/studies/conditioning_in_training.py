@@ -25,7 +25,7 @@ from itertools import pairwise
 from statistics import geometric_mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import KAPPA, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Preset, Study
 from headwise.shape import AttentionShape, ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -127,26 +127,29 @@ def staged(rows: list[Row], probe: str = HEADS, most: float = math.inf) -> list[
 
 
 def stays_true(rows: list[Row]) -> list[Comparison]:
-    """L3: κ with fewer heads over κ with more, in the middle and at the end of training."""
+    """L3: κ is lower with more heads, in the middle and at the end of training."""
     known = cell(staged(rows, most=LARGEST), axis="fixed width")
     counts = sorted({row.cell["heads"] for row in known})
     found = []
     for task in ("images", "text"):
         for fewer, more in pairwise(compared(counts)):
-            told = f"{task}: κ with {fewer} head{'s' if fewer > 1 else ''} over that with {more}"
+            names = [f"{count} head{'s' if count > 1 else ''}" for count in (more, fewer)]
             first, *later = (
-                compare(
-                    f"{told}, {stage}",
-                    cell(known, task=task, stage=stage, heads=fewer),
-                    cell(known, task=task, stage=stage, heads=more),
-                    1.0,
-                    metric="κ",
+                paired(
+                    *(
+                        Variant(name, cell(known, task=task, stage=stage, heads=count))
+                        for name, count in zip(names, (more, fewer), strict=True)
+                    ),
+                    metric=KAPPA,
+                    field="κ",
+                    where=f"{task}, {stage}",
+                    at_most=1.0,
                 )
                 for stage in STAGES
             )
             if first.ratios:
-                began = f"({geometric_mean(first.ratios):.2f} at the beginning)"
-                found += [replace(ratio, what=f"{ratio.what} {began}") for ratio in later]
+                began = (("at the beginning", geometric_mean(first.ratios)),)
+                found += [replace(comparison, beside=began) for comparison in later]
     return found
 
 

@@ -13,11 +13,11 @@ Command: headwise study run context-length --preset laptop (6 minutes on two cor
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
-from headwise.studies._recipes.statistics import compare_effects, half_and_full
+from headwise.studies._recipes.statistics import half_and_full
 
 PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
 ALL, ONE = "every token asks", "one token asks"
@@ -77,12 +77,23 @@ def more_points(rows: list[Row]) -> list[Comparison]:
     if len(counts) < 2:
         return []
     fewest, most = (half_and_full(rows, asks=ALL, points=points) for points in (counts[0], counts[-1]))
-    ratio = f"error of rank {full // 2} over that of rank {full}"
-    told = f"{ratio}: with {counts[-1]} points over with {counts[0]}"
+    half = f"rank {full // 2}"
     few, many = (PUBLISHED.get(points) for points in (counts[0], counts[-1]))
     return [
-        compare(f"{ratio}, {counts[-1]} points", *most, 2.0, published=many),
-        compare_effects(told, most, fewest, 2.0, published=many / few if many and few else None),
+        paired(
+            Variant(half, most[0]),
+            Variant(f"rank {full}", most[1]),
+            where=f"{counts[-1]} points",
+            at_least=2.0,
+            published=many,
+        ),
+        paired_effects(
+            f"test error of {half} / of rank {full}",
+            (f"{counts[-1]} points", *most),
+            (f"{counts[0]} points", *fewest),
+            at_least=2.0,
+            published=many / few if many and few else None,
+        ),
     ]
 
 

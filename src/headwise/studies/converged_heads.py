@@ -12,7 +12,7 @@ Command: headwise study run converged-heads --preset laptop (1 minute on two cor
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, each
+from headwise.ledger.claims import Claim, Comparison, Variant, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
@@ -44,13 +44,14 @@ def cells(preset: ConvergedPreset) -> list[Cell]:
 
 
 def minus_identity(rows: list[Row]) -> list[Comparison]:
-    """Q11: 90 degrees over what separates a head from −I, mean over heads."""
+    """Q11: the angle that separates a head's QKᵀ from −I, mean over heads, against an untrained head's."""
     return [
-        each(
-            f"{RANDOM:g}° over the angle between −I and QKᵀ, {multiplier} head{'s' if multiplier > 1 else ''}",
-            cell(rows, multiplier=multiplier),
-            lambda row: RANDOM / (180 - row.metrics[ANGLE]),
-            RANDOM / CLOSE,
+        per_seed(
+            Variant(f"{multiplier} trained head{'s' if multiplier > 1 else ''}", cell(rows, multiplier=multiplier)),
+            f"an untrained head ({RANDOM:g}°)",
+            lambda row: (180 - row.metrics[ANGLE]) / RANDOM,
+            metric="angle from −I",
+            at_most=CLOSE / RANDOM,
             published=RANDOM / (180 - PUBLISHED[multiplier]) if multiplier in PUBLISHED else None,
         )
         for multiplier in sorted({row.cell["multiplier"] for row in rows})

@@ -14,7 +14,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
@@ -49,7 +49,7 @@ def cells(preset: DimensionPreset) -> list[Cell]:
 
 
 def gaps(rows: list[Row]) -> list[Comparison]:
-    """Q12: the gap of each dimension over that of the one before."""
+    """Q12: the gap of each dimension against that of the one before."""
     dims = sorted({row.cell["dim"] for row in rows})
     return [_growth(rows, small, large) for small, large in pairwise(dims)]
 
@@ -60,11 +60,13 @@ def _growth(rows: list[Row], small: int, large: int) -> Comparison:
     ]
     seeds = sorted(set.intersection(*(set(arm) for arm in arms)))
     errors = [[arm[seed].metrics["error"] for arm in arms] for seed in seeds]
-    return Comparison(
-        f"error of rank d/2 less that of rank d: in {large} dimensions over in {small}",
-        tuple((low - full) / ((low_before - full_before) or math.nan) for low, full, low_before, full_before in errors),
-        1.0,
-        tuple(arm[seed].key for seed in seeds for arm in arms),
+    return against(
+        "test error of rank d/2 − of rank d",
+        f"{large} dimensions",
+        f"{small} dimensions",
+        [(low - full) / ((low_before - full_before) or math.nan) for low, full, low_before, full_before in errors],
+        at_least=1.0,
+        keys=tuple(arm[seed].key for seed in seeds for arm in arms),
     )
 
 

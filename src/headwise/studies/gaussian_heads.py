@@ -10,7 +10,7 @@ Command: headwise study run gaussian-heads --preset laptop (seconds)
 from functools import cache
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree
+from headwise.ledger.claims import KAPPA, Claim, Comparison, against, agree
 from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row
 
@@ -38,10 +38,11 @@ def towards_one(rows: list[Row]) -> list[Comparison]:
     found = []
     for heads in HEADS:
         measured, predicted = _conditions(heads), marchenko_pastur(TOKENS, heads * HEAD_SIZE)
-        told = f"{heads} Gaussian heads of {HEAD_SIZE}, {TOKENS} tokens"
-        found += agree(f"κ of {told}, and the prediction", measured, predicted, 0.9)
+        where = f"head dim {HEAD_SIZE}, {TOKENS} tokens"
+        ratios = [one / predicted for one in measured]
+        found += agree(KAPPA, f"{heads} Gaussian heads", "the prediction", ratios, 0.9, where=where)
     most = HEADS[-1]
-    return [*found, Comparison(f"1.2 over κ of {most} Gaussian heads", tuple(1.2 / k for k in _conditions(most)), 1.0)]
+    return [*found, against(KAPPA, f"{most} Gaussian heads", "κ = 1", _conditions(most), at_most=1.2)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

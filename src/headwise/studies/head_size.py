@@ -13,7 +13,7 @@ Command: headwise study run head-size --preset laptop (about 8 minutes on two co
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import BITS, CACHE, FLOPS, SECONDS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -44,35 +44,33 @@ def cells(preset: HeadSizePreset) -> list[Cell]:
     ]
 
 
-def _usual(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def _usual(rows: list[Row]) -> tuple[Variant, Variant]:
     """The rows of the head size nearest to a fourteenth of the width, as nanochat has it, and of twice that."""
     ranks = sorted({row.cell["rank"] for row in rows})
     width = max(row.cell["rank"] * row.cell["heads"] for row in rows)
     small = min(ranks[:-1], key=lambda rank: abs(rank * 14 / width - 1), default=ranks[0])
     larger = min((rank for rank in ranks if rank > small), default=small)
-    return cell(rows, rank=small), cell(rows, rank=larger)
+    return Variant(f"head dim {small}", cell(rows, rank=small)), Variant(f"head dim {larger}", cell(rows, rank=larger))
 
 
 def larger_heads(rows: list[Row]) -> list[Comparison]:
-    """N1: bits a byte with the usual head size over those with heads twice as large."""
+    """N1: bits per byte with heads twice as large, against the usual head size."""
     small, large = _usual(rows)
-    if not small or not large:
+    if not small.rows or not large.rows:
         return []
-    told = f"bits a byte of heads of {small[0].cell['rank']} over those of {large[0].cell['rank']}"
-    return [compare(told, small, large, MARGIN)]
+    return [paired(large, small, metric=BITS, at_most=1 / MARGIN)]
 
 
 def other_costs(rows: list[Row]) -> list[Comparison]:
-    """N5: the same at equal FLOPs and equal cache (both are equal here), and no more seconds."""
+    """N5: the same at equal FLOPs and equal KV cache (both are equal here), and no more seconds."""
     small, large = _usual(rows)
-    if not small or not large:
+    if not small.rows or not large.rows:
         return []
-    sizes = f"of heads of {small[0].cell['rank']} over those of {large[0].cell['rank']}"
     return [
         *larger_heads(rows),
-        compare(f"training FLOPs {sizes}", small, large, MARGIN, metric="flops"),
-        compare(f"cache bytes a token {sizes}", small, large, MARGIN, metric="kv_bytes_per_token"),
-        compare(f"training seconds {sizes}", small, large, 0.95, metric="seconds"),
+        paired(large, small, metric=FLOPS, field="flops", at_most=1 / MARGIN),
+        paired(large, small, metric=CACHE, field="kv_bytes_per_token", at_most=1 / MARGIN),
+        paired(large, small, metric=SECONDS, field="seconds", at_most=1 / 0.95),
     ]
 
 

@@ -11,7 +11,7 @@ Command: headwise study run in-context --preset laptop (about 9 minutes on two c
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Preset, Study
 from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
@@ -64,9 +64,9 @@ def fewer_heads(rows: list[Row]) -> list[Comparison]:
     """Q14: both of the largest numbers of heads have a larger error than a few heads of high rank."""
     counts = sorted({row.cell["heads"] for row in rows})
     few = counts[len(counts) // 4]
-    fewer = cell(rows, heads=few)
+    fewer = Variant(f"{few} heads", cell(rows, heads=few))
     return [
-        compare(f"error with {many} heads over that with {few}", cell(rows, heads=many), fewer, 1.0)
+        paired(Variant(f"{many} heads", cell(rows, heads=many)), fewer, at_least=1.0)
         for many in counts[-2:]
         if many > few
     ]

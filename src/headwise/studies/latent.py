@@ -15,7 +15,7 @@ Command: headwise study run latent --preset laptop (about 9 minutes on two cores
 import math
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -70,12 +70,18 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
     found = []
     for task in ("text", "recall"):
         first, last = (_a_halving(rows, task, low, high) for low, high in (parts[:2], parts[-2:]))
-        ratios = tuple(last[seed] / first[seed] for seed in sorted(first.keys() & last.keys()))
-        told = (
-            f"{task}: a halving of the latent between 1/{parts[-2]:g} and 1/{parts[-1]:g} of the width, in error, over "
+        ratios = [last[seed] / first[seed] for seed in sorted(first.keys() & last.keys())]
+        found.append(
+            against(
+                "error factor per halving of the latent",
+                f"1/{parts[-2]:g} to 1/{parts[-1]:g} of the width",
+                f"1/{parts[0]:g} to 1/{parts[1]:g}",
+                ratios,
+                at_least=1.0,
+                where=task,
+                keys=keys_of(cell(rows, task=task)),
+            )
         )
-        told += f"that between 1/{parts[0]:g} and 1/{parts[1]:g}"
-        found.append(Comparison(told, ratios, 1.0, keys_of(cell(rows, task=task))))
     return found
 
 

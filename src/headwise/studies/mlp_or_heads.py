@@ -17,7 +17,7 @@ Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (ab
 from collections.abc import Iterator
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -64,16 +64,13 @@ def cells(preset: MlpPreset) -> list[Cell]:
 
 
 def worth_more(rows: list[Row]) -> list[Comparison]:
-    """L9: errors of the base, and of the quadrupled MLP, over those of quadrupled heads."""
+    """L9: quadrupled heads leave fewer errors than the base, and than the quadrupled MLP."""
     base = cell(rows, kind="base")
     heads, mlp = (cell(rows, kind="equal parameters", ratio=ratio) for ratio in (min(RATIOS), max(RATIOS)))
     if not base or not heads or not mlp:
         return []
-    over = f"over those of {heads[0].cell['arm']}"
-    return [
-        compare(f"errors of {base[0].cell['arm']} {over}", base, heads, 1.0),
-        compare(f"errors of {mlp[0].cell['arm']} {over}", mlp, heads, 1.0),
-    ]
+    variant, *others = (Variant(rows[0].cell["arm"], rows) for rows in (heads, base, mlp))
+    return [paired(variant, other, at_most=1.0) for other in others]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

@@ -12,12 +12,13 @@ Command: headwise study run positions --preset laptop (3 minutes on two cores, a
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
 
 ENCODINGS = ("none", "added", "concatenated", "zeros")
+NAMES = ("no encodings", "added encodings", "concatenated encodings", "as many columns of zeros")
 PUBLISHED = {1: (0.4308 / 0.3217, 0.4091 / 0.4308), 3: (0.03566 / 0.000119, 0.06067 / 0.03566)}  # by depth, rank 32
 
 
@@ -62,14 +63,15 @@ def encodings(rows: list[Row]) -> list[Comparison]:
     found = []
     for depth in sorted({row.cell["depth"] for row in rows}):
         none, added, concatenated, zeros = (
-            cell(rows, depth=depth, rank=half, encoding=encoding) for encoding in ENCODINGS
+            Variant(name, cell(rows, depth=depth, rank=half, encoding=encoding))
+            for encoding, name in zip(ENCODINGS, NAMES, strict=True)
         )
-        at = f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"
+        at = {"where": f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"}
         helps, harms = PUBLISHED.get(depth, (None, None))
         found += [
-            compare(f"error without over with concatenated, {at}", none, concatenated, 1.1, published=helps),
-            compare(f"error with as many zeros over with concatenated, {at}", zeros, concatenated, 1.1),
-            compare(f"error with added over without, {at}", added, none, 0.9, published=harms),
+            paired(concatenated, none, at_most=1 / 1.1, published=helps, **at),
+            paired(concatenated, zeros, at_most=1 / 1.1, **at),
+            paired(added, none, at_least=0.9, published=harms, **at),
         ]
     return found
 

@@ -26,7 +26,7 @@ from statistics import linear_regression, mean
 from typing import Any
 
 from headwise.cost import parameters, price
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import BITS, Claim, Comparison, against
 from headwise.ledger.law import (
     FEATURES,
     LEAST_POINTS,
@@ -193,23 +193,36 @@ def foreseen(rows: list[Row]) -> list[Comparison]:
         return []
     keys = tuple(row.key for row in rows)
     return [
-        Comparison("rank correlation of foretold and measured loss", tuple(correlations), CORRELATION, keys),
-        Comparison("error of a law of size alone over that of the law", tuple(gains), 1.0, keys),
-    ]
+        against(
+            "rank correlation", "predicted and measured loss", "", correlations, at_least=CORRELATION, unit="value",
+            keys=keys,
+        ),
+        against("prediction error", "law of size alone", "fitted law of the shape", gains, at_least=1.0, keys=keys),
+    ]  # fmt: skip
 
 
 def persists(rows: list[Row]) -> list[Comparison]:
-    """L15: the base's loss over the thin shape's, carried on to 1 B parameters; a pseudo-value a rung."""
+    """L15: the thin shape's loss against the base's, extrapolated to 1 B parameters; a pseudo-value per rung."""
     ladder = cell(rows, part="ladder")
     line = trade(ladder)
     if len(line) < LEAST_RUNGS:
         return []
     whole, count = carried_on(line), len(line)
     parts = [carried_on(line[:i] + line[i + 1 :]) for i in range(count)]
-    told = "bits a byte of the base over those of the thin shape, carried on to 1 B parameters along a straight line"
-    values = tuple(math.exp(count * whole - (count - 1) * part) for part in parts)
-    keys = tuple(row.key for row in ladder)
-    return [Comparison(f"{told} ({price_of_one_pair()})", values, 1 / (1 + MARGIN), keys)]
+    ratios = [math.exp((count - 1) * part - count * whole) for part in parts]
+    flops, hours = price_of_one_pair()
+    return [
+        against(
+            BITS,
+            "thin",
+            "base",
+            ratios,
+            at_most=1 + MARGIN,
+            where="extrapolated to 1 B parameters on a straight line over sizes",
+            note=f"a real pair of that size takes {flops:.1e} FLOPs, {hours:,.0f} hours of {GPU[0]}",
+            keys=tuple(row.key for row in ladder),
+        )
+    ]
 
 
 def carried_on(line: list[tuple[float, float]]) -> float:
@@ -229,14 +242,13 @@ def trade(rows: list[Row]) -> list[tuple[float, float]]:
     return found
 
 
-def price_of_one_pair() -> str:
-    """What the real run would take: the base and the thin shape of about 1 B parameters, once each."""
+def price_of_one_pair() -> tuple[float, float]:
+    """FLOPs and GPU hours of the real run: the base and the thin shape of about 1 B parameters, once each."""
     ladder, context = PRESETS["paper"].ladder, PRESETS["paper"].context
     pair, options = rung(ladder, max(ladder.widths)), text_options()
     tokens = TOKENS_PER_PARAMETER * parameters(pair["base"], options)["body"]
     flops = tokens * sum(price(shape, options, context=context).flops["train_per_token"] for shape in pair.values())
-    name, speed = GPU
-    return f"a real pair there: {flops:.1e} FLOPs, {flops / speed / 3600:,.0f} hours of {name}"
+    return float(flops), flops / GPU[1] / 3600
 
 
 def chart(rows: list[Row], preset: str) -> Any:

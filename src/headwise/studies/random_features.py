@@ -11,7 +11,7 @@ Command: headwise study run random-features --preset laptop (about 3 minutes on 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree
+from headwise.ledger.claims import ERROR, Claim, Comparison, agree
 from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.constructions import constructed
@@ -54,8 +54,8 @@ def as_published(rows: list[Row]) -> list[Comparison]:
         here = cell(rows, dim=dim)
         heads = max(h for d, h in published if d == dim and f"predicted_error_{h}" in here[0].metrics)
         name, value = f"predicted_error_{heads}", published[dim, heads]
-        told = f"error of {heads} random heads, d = {dim}, and the published one"
-        found += agree(told, [row.metrics[name] for row in here], value, 0.9, tuple(row.key for row in here))
+        ratios, keys = [row.metrics[name] / value for row in here], tuple(row.key for row in here)
+        found += agree(ERROR, f"{heads} random heads", "published", ratios, 0.9, where=f"d = {dim}", keys=keys)
     return found
 
 

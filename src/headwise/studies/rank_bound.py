@@ -10,7 +10,7 @@ Command: headwise study run rank-bound --preset laptop (about 3 minutes on two c
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, proved
+from headwise.ledger.claims import Claim, Comparison, exactly, proved
 from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
@@ -71,23 +71,32 @@ def high_accuracy(rows: list[Row]) -> list[Comparison]:
     for dim in (16, 32, 64, 128):
         for rank in (1, dim // 2):
             needed = heads_needed(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
-            told = f"log₂ of the heads needed, over d − r, at error 0.1/√d, d = {dim}, r = {rank}"
-            found.append(proved(told, math.log2(needed) / (dim - rank), 0.5))
+            at = f"error 0.1/√d, d = {dim}, r = {rank}"
+            found.append(proved("log₂(heads needed) / (d − r)", at, math.log2(needed) / (dim - rank), at_least=0.5))
     for how, bound in (("trained", free_bound), ("fitted", scalar_bound)):
         for rank, heads in sorted({(row.cell["rank"], row.cell["heads"]) for row in cell(rows, how=how)}):
             dim = rows[0].cell["dim"]
             least = bound(dim, rank, heads)
             if least > 0:
-                told = f"least error of {heads} {how} heads of rank {rank} in {dim} dimensions over the certified bound"
+                name = f"{heads} {how} head{'s' if heads > 1 else ''} of rank {rank}"
                 here = cell(rows, how=how, rank=rank, heads=heads)
-                found.append(_never_below(told, here, least))
+                found.append(_never_below(name, f"{dim} dimensions", here, least))
     return found
 
 
-def _never_below(told: str, rows: list[Row], bound: float) -> Comparison:
+def _never_below(name: str, where: str, rows: list[Row], bound: float) -> Comparison:
     """The least of a cell's errors, with 4 standard errors of its measurement: each run alone must obey a theorem."""
     lowest = min(row.metrics["error"] + 4 * row.metrics["standard_error"] for row in rows)
-    return Comparison(told, (lowest / bound,), 1.0, tuple(row.key for row in rows), exact=True)
+    keys = tuple(row.key for row in rows)
+    return exactly(
+        "least error + 4 standard errors",
+        name,
+        "the certified bound",
+        lowest / bound,
+        at_least=1.0,
+        where=where,
+        keys=keys,
+    )
 
 
 def high_dimension(rows: list[Row]) -> list[Comparison]:
@@ -101,8 +110,9 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
         return math.log2(high) - math.log2(low)
 
     powers = {error: power(error) for error in ("0.15", "0.12", "0.1")}
-    found = [proved(f"power of d in the heads needed for error {e}, rank 1", p, 2.0) for e, p in powers.items()]
-    return [*found, proved("that power at error 0.1 over that at 0.15", powers["0.1"] / powers["0.15"], 1.5)]
+    name = "power of d in the heads needed"
+    found = [proved(name, f"error {error}, rank 1", value, at_least=2.0) for error, value in powers.items()]
+    return [*found, exactly(name, "error 0.1", "error 0.15", powers["0.1"] / powers["0.15"], at_least=1.5)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

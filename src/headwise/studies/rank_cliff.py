@@ -16,7 +16,7 @@ Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two 
 from statistics import mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
@@ -70,16 +70,11 @@ def one_layer(rows: list[Row]) -> list[Comparison]:
     full = _full(rows)
     half = full // 2
     most = max((row.cell["multiplier"] for row in cell(rows, depth=1, rank=half)), default=1)
-    enough = cell(rows, depth=1, multiplier=1, rank=full)
+    enough = Variant(f"one head of rank {full}", cell(rows, depth=1, multiplier=1, rank=full))
+    many = Variant(f"{most} times the heads, of rank {half}", cell(rows, depth=1, multiplier=most, rank=half))
     return [
-        compare(
-            f"error of rank {half} with {most} times the heads, over that of one head of rank {full}",
-            cell(rows, depth=1, multiplier=most, rank=half),
-            enough,
-            2.0,
-            published=0.3072 / 0.01531,
-        ),
-        beats_trivial(f"trivial error over that of one head of rank {full}", enough, 4.0),
+        paired(many, enough, at_least=2.0, published=0.3072 / 0.01531),
+        beats_no_skill(enough, at_most=0.25),
     ]
 
 
@@ -89,15 +84,10 @@ def more_layers(rows: list[Row]) -> list[Comparison]:
     half = full // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
     shallow, deeper = (cell(rows, depth=depth, multiplier=1, rank=half) for depth in (1, deep))
+    low, enough = (Variant(f"rank {rank}", cell(rows, depth=deep, multiplier=1, rank=rank)) for rank in (half, full))
     return [
-        compare(
-            f"error of rank {half} over that of rank {full}, both with {deep} layers",
-            deeper,
-            cell(rows, depth=deep, multiplier=1, rank=full),
-            1.5,
-            published=0.05101 / 0.003182,
-        ),
-        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
+        paired(low, enough, at_least=1.5, published=0.05101 / 0.003182, where=f"{deep} layers"),
+        paired(Variant(f"{deep} layers", deeper), Variant("1 layer", shallow), at_most=1 / 1.1, where=f"rank {half}"),
     ]
 
 
@@ -110,11 +100,14 @@ def fewer_parameters(rows: list[Row]) -> list[Comparison]:
         if row.cell["multiplier"] > 1 and row.cell["rank"] < full
     }
     return [
-        compare(
-            f"error of rank {rank} with {multiplier} times the attention parameters over that of rank {full}",
-            cell(rows, depth=depth, multiplier=multiplier, rank=rank),
-            cell(rows, depth=depth, multiplier=1, rank=full),
-            1.0,
+        paired(
+            Variant(
+                f"rank {rank}, {multiplier} times the attention parameters",
+                cell(rows, depth=depth, multiplier=multiplier, rank=rank),
+            ),
+            Variant(f"rank {full}", cell(rows, depth=depth, multiplier=1, rank=full)),
+            where=f"{depth} layer{'s' if depth > 1 else ''}",
+            at_least=1.0,
         )
         for depth, multiplier, rank in sorted(larger)
     ]

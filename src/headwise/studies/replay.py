@@ -14,7 +14,7 @@ Command: headwise study run replay --preset laptop (2 minutes on two cores, afte
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, agree, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
@@ -63,14 +63,17 @@ def readings(rows: list[Row]) -> list[Comparison]:
     full = int(rows[0].cell["dim"])
     found = []
     for depth, wanted in zip(sorted({row.cell["depth"] for row in rows}), (2.0, 1.5), strict=False):
-        told = f"error of rank {full // 2} over that of rank {full}, depth {depth}"
+        names, at = (f"rank {full // 2}", f"rank {full}"), f"{depth} layer{'s' if depth > 1 else ''}"
         low, high = half_and_full(rows, depth=depth, stream="replayed")
-        found.append(compare(f"{told}: best epoch's training loss", low, high, wanted, metric=AUTHORS))
+        sides = [Variant(name, some) for name, some in zip(names, (low, high), strict=True)]
+        found.append(paired(*sides, metric="best epoch's training loss", field=AUTHORS, where=at, at_least=wanted))
         if depth == 1 and low and high:
             best = [min(row.metrics[AUTHORS] for row in arm) for arm in (low, high)]
-            tested = compare(told, *half_and_full(rows, depth=depth, stream="fresh"), wanted)
-            what = f"{told}: test error and the authors' number"
-            found += agree(what, tested.ratios, best[0] / best[1], 0.5, tested.keys)
+            fresh = half_and_full(rows, depth=depth, stream="fresh")
+            tested = paired(*(Variant("", some) for some in fresh), at_least=wanted)
+            ratios = [ratio * best[1] / best[0] for ratio in tested.ratios]
+            effect = f"error of {names[0]} / of {names[1]}"
+            found += agree(effect, "test error", "the authors' number", ratios, 0.5, where=at, keys=tested.keys)
     return found
 
 

@@ -14,7 +14,7 @@ Command: headwise study run sharing --preset laptop (about 8 minutes on two core
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -57,12 +57,13 @@ def most_on_look_up(rows: list[Row]) -> list[Comparison]:
     one, all_ = {"heads a key": 1}, {"heads a key": shared}
     text, recall = (worse(rows, task, one, all_) for task in ("text", "recall"))
     seeds = sorted(text.keys() & recall.keys())
+    variant, baseline = "one key/value head for all", "a key/value head per query head"
+    lost, more = [recall[seed] for seed in seeds], [recall[seed] / text[seed] for seed in seeds]
+    recalled = keys_of(cell(rows, task="recall"))
     return [
-        Comparison(f"recall error with one key/value head over that with {shared}",
-                   tuple(recall[s] for s in seeds), 1.0, keys_of(cell(rows, task="recall"))),
-        Comparison("what that costs recall over what it costs text",
-                   tuple(recall[s] / text[s] for s in seeds), 1.0, keys_of(rows)),
-    ]  # fmt: skip
+        against("recall error", variant, baseline, lost, at_least=1.0, keys=recalled),
+        against("error factor of sharing", "recall", "text", more, at_least=1.0, keys=keys_of(rows)),
+    ]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

@@ -13,11 +13,11 @@ Command: headwise study run temperature --preset laptop (3 minutes on two cores,
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row
 from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
-from headwise.studies._recipes.statistics import compare_effects, half_and_full
+from headwise.studies._recipes.statistics import half_and_full
 
 PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
 LOGITS: dict[str, dict[str, Any]] = {
@@ -56,11 +56,14 @@ def rank_remains(rows: list[Row]) -> list[Comparison]:
     """Q17: however logits are scaled, half the rank fails as in Q7; and a learned factor leaves most of the effect."""
     full = int(rows[0].cell["dim"])
     effects = {logits: half_and_full(rows, logits=logits) for logits in LOGITS}
-    told = f"error of rank {full // 2} over that of rank {full}"
-    return [
-        *(compare(f"{told}, {logits}", *effects[logits], 2.0) for logits in (SCALED, NORMALISED)),
-        compare_effects(f"{told}: with a learned factor over without", effects[SCALED], effects[PLAIN], 0.5),
+    names = (f"rank {full // 2}", f"rank {full}")
+    scaled = [
+        paired(*map(Variant, names, effects[logits]), where=f"logits: {logits}", at_least=2.0)
+        for logits in (SCALED, NORMALISED)
     ]
+    metric = f"test error of {names[0]} / of {names[1]}"
+    kept = paired_effects(metric, (SCALED, *effects[SCALED]), (PLAIN, *effects[PLAIN]), at_least=0.5)
+    return [*scaled, kept]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

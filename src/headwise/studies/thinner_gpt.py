@@ -16,7 +16,7 @@ Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare, proved
+from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, parameters_saved
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.text import THINNER, ThinnerTextPreset, text_options, text_run
@@ -35,16 +35,12 @@ def cells(preset: ThinnerTextPreset) -> list[Cell]:
 
 
 def keeps_its_loss(rows: list[Row]) -> list[Comparison]:
-    """L6: the thin arm has at most 1 % more bits a byte than the base, and at most three quarters of its parameters."""
+    """L6: thin has at most 1 % more bits per byte than the base, and at most three quarters of its parameters."""
     base, thin = cell(rows, kind="base"), cell(rows, kind="thin")
     if not base or not thin:
         return []
-    told = f"of {base[0].cell['arm']} over those of {thin[0].cell['arm']}"
-    size = base[0].metrics["parameters"] / thin[0].metrics["parameters"]
-    return [
-        compare(f"bits a byte {told}", base, thin, 1 / (1 + MARGIN)),
-        proved(f"parameters {told}", size, 1 / (1 - SAVED)),
-    ]
+    variant, baseline = (Variant(some[0].cell["arm"], some) for some in (thin, base))
+    return [paired(variant, baseline, metric=BITS, at_most=1 + MARGIN), parameters_saved(variant, baseline, SAVED)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:

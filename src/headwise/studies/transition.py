@@ -15,7 +15,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.statistics import LEVEL, interval
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
@@ -111,8 +111,9 @@ def moves(rows: list[Row]) -> list[Comparison]:
     """Q15: the error drops above a threshold; more points and dimensions raise it, more layers lower it."""
     base = _curves(rows, BASE)
     keys = tuple(row.key for curve in base.values() for row in curve)
-    ratios = tuple(_steepening(curve) for curve in base.values())
-    found = [Comparison("fall of log error a rank above the threshold over that below", ratios, 2.0, keys)]
+    slopes = [_steepening(curve) for curve in base.values()]
+    fall = "fall of log error per rank"
+    found = [against(fall, "above the threshold rank", "below it", slopes, at_least=2.0, keys=keys)]
     for moved in ("points", "dimension", "depth"):
         other = _curves(rows, moved)
         seeds = sorted(base.keys() & other.keys())
@@ -121,14 +122,16 @@ def moves(rows: list[Row]) -> list[Comparison]:
         place = "dim" if moved == "dimension" else moved
         sizes = {curves[seeds[0]][0].cell[place]: curves for curves in (base, other)}
         large, small = max(sizes), min(sizes)
-        over, under = (small, large) if moved == "depth" else (large, small)
-        pairs = [(sizes[over][seed], sizes[under][seed]) for seed in seeds]
+        pairs = [(sizes[large][seed], sizes[small][seed]) for seed in seeds]
+        required = {"at_most": 1.0} if moved == "depth" else {"at_least": 1.0}
         found.append(
-            Comparison(
-                f"threshold rank with {moved} {over} over that with {under}",
-                tuple(_threshold(one) / _threshold(two) for one, two in pairs),
-                1.0,
-                tuple(row.key for pair in pairs for curve in pair for row in curve),
+            against(
+                "threshold rank",
+                f"{moved} {large}",
+                f"{moved} {small}",
+                [_threshold(one) / _threshold(two) for one, two in pairs],
+                **required,
+                keys=tuple(row.key for pair in pairs for curve in pair for row in curve),
             )
         )
     return found

@@ -4,7 +4,6 @@ import math
 from statistics import fmean
 from typing import Any
 
-from headwise.ledger.claims import Comparison
 from headwise.store.rows import Row, cell
 from headwise.training.run import ProbeName
 
@@ -19,21 +18,6 @@ def half_and_full(rows: list[Row], **place: Any) -> Arms:
     """The rows of a place at half and at full rank."""
     full = int(rows[0].cell["dim"])  # rows may still lack it
     return cell(rows, rank=full // 2, **place), cell(rows, rank=full, **place)
-
-
-def compare_effects(
-    what: str,
-    one: Arms,
-    other: Arms,
-    threshold: float,
-    published: float | None = None,
-) -> Comparison:
-    """One ratio of errors over another, seed by seed: whether an effect is larger here than there."""
-    tables = [{row.seed: row for row in rows} for rows in (*one, *other)]
-    seeds = sorted(set.intersection(*(set(table) for table in tables)))
-    errors = [[table[seed].metrics["error"] for table in tables] for seed in seeds]
-    ratios = tuple(a / b / (c / d) for a, b, c, d in errors)
-    return Comparison(what, ratios, threshold, tuple(table[seed].key for seed in seeds for table in tables), published)
 
 
 def worse(rows: list[Row], task: str, base: dict[str, Any], changed: dict[str, Any]) -> dict[int, float]:
