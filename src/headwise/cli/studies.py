@@ -179,6 +179,7 @@ def claims(
         str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
     ] = "",
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -189,7 +190,7 @@ def claims(
     from headwise.report.tables import show
     from headwise.studies import load_all
 
-    studies = load_all()
+    studies = load_all(study or ())
     wanted = {claim.id for claim in asked_for(source, (claim for study in studies for claim in study.claims))}
     with open_store(store, from_) as held:
         asked = [study for study in studies if any(claim.id in wanted for claim in study.claims)]
