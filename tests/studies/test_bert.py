@@ -93,8 +93,8 @@ def test_an_unfinished_preset_stays_open(name):
 def arms(preset):
     """Every group of arms of a preset, by name, as parameter counts."""
     for group in ("arms", "usual", "deep"):
-        if group in preset:
-            yield {arm: ModelShape.parse(shape) for arm, shape in preset[group].items()}
+        if hasattr(preset, group):
+            yield {arm: ModelShape.parse(shape) for arm, shape in getattr(preset, group).items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +120,7 @@ def test_arms_are_what_the_docstring_says(name, preset):
 
 
 def test_the_paper_preset_has_the_papers_pair():
-    shapes = load("thinner-bert").presets["paper"]["usual"]
+    shapes = load("thinner-bert").presets["paper"].usual
     assert (shapes["base"], shapes["thin"]) == (str(known("crammed-bert").shape), str(known("crammed-bert-thin").shape))
 
 
@@ -131,7 +131,7 @@ def test_fine_tuning_begins_with_the_pre_training_that_is_judged(preset):
     masked = {(cell.place["arm"], cell.run.seed): cell.run for cell in cells
               if (cell.place["model"], cell.place["task"]) == ("usual", MASKED)}  # fmt: skip
     tuned = [cell for cell in cells if cell.place["task"] == TUNED]
-    assert {cell.place["arm"] for cell in tuned} == set(load("thinner-bert").presets[preset]["tuned"])
+    assert {cell.place["arm"] for cell in tuned} == set(load("thinner-bert").presets[preset].tuned)
     for cell in tuned[:: len(tuned) // 3]:
         run = cell.run.replace(recipe=cell.run.recipe.replace(learning_rate=0.123))
         alone = masked[cell.place["arm"], run.seed].replace(recipe=run.recipe)

@@ -11,6 +11,7 @@ from headwise.store.store import Store
 from headwise.studies import conditioning_and_speed as speed
 from headwise.studies import conditioning_in_training as training
 from headwise.studies import load
+from headwise.studies._recipes.statistics import kappa
 from headwise.training.loop import train
 
 PROBE = "heads-condition"
@@ -48,13 +49,13 @@ def test_kappa_is_a_geometric_mean_over_layers_and_evaluations():
         for i, v in enumerate(pair)
     ]
     other = (20, "residual-heads-condition.layer0", 7.0), (20, "error", 0.5)
-    assert training.kappa(row(*told, *other), PROBE) == pytest.approx(100)
-    assert training.kappa(row(*told, *other), PROBE, 0.5, 0.5) == pytest.approx(3)
-    assert training.kappa(row(*told, *other), PROBE, 0.0, 0.75) == pytest.approx((16 * 9 * 16) ** (1 / 6))
-    assert math.isnan(training.kappa(row(*other), PROBE))
+    assert kappa(row(*told, *other), PROBE) == pytest.approx(100)
+    assert kappa(row(*told, *other), PROBE, 0.5, 0.5) == pytest.approx(3)
+    assert kappa(row(*told, *other), PROBE, 0.0, 0.75) == pytest.approx((16 * 9 * 16) ** (1 / 6))
+    assert math.isnan(kappa(row(*other), PROBE))
     singular = row((20, f"{PROBE}.layer0", math.inf), (20, f"{PROBE}.layer1", 4.0))
-    assert training.kappa(singular, PROBE) == math.inf
-    assert training.kappa(singular, PROBE, most=100.0) == pytest.approx(20)
+    assert kappa(singular, PROBE) == math.inf
+    assert kappa(singular, PROBE, most=100.0) == pytest.approx(20)
 
 
 def curve(*values):
@@ -263,5 +264,5 @@ def test_history_comes_back_from_parquet(tmp_path):
         assert result.status == "done"
         assert result.probes
         assert {*result.probes} <= {*found[part].history}
-        assert math.isfinite(training.kappa(found[part], PROBE))
+        assert math.isfinite(kappa(found[part], PROBE))
     assert [step for step, name, _ in found["training"].history if name == "cross_entropy"] == [1, 2, 3, 4]

@@ -8,12 +8,15 @@ import pytest
 from headwise.cost import parameters
 from headwise.known import KNOWN
 from headwise.ledger.judge import judge_claim
+from headwise.ledger.published import published_table
 from headwise.models import build
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.studies import load
-from headwise.studies.thinner_vit import PRESETS, arms, as_large, published, vit_options
+from headwise.studies._recipes.images import vit_options
+from headwise.studies._recipes.thinner import as_large, variants
+from headwise.studies.thinner_vit import PRESETS
 
 NAMES = ("thinner-vit", "mlp-or-heads")
 VIT = KNOWN["vit-b16"].options
@@ -122,7 +125,7 @@ def built(shape, options):
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
 def test_arms_have_the_sizes_they_state(preset):
     options = vit_options(PRESETS[preset])
-    found = list(arms(PRESETS[preset]))
+    found = list(variants(PRESETS[preset], options))
     (base,) = [shape for kind, shape in found if kind == "base"]
     size = built(base, options)
     for kind, shape in found:
@@ -191,7 +194,7 @@ def test_thin_variants_save_whole_layers(base, thin, layer):
 
 
 def test_the_published_pairs_get_smaller_and_no_worse():
-    pairs = published()
+    pairs = published_table("leaner")
     assert len(pairs) == 6
     for pair in pairs:
         assert 0.4 < float(pair["thin_parameters"]) / float(pair["parameters"]) < 0.75

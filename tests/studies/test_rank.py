@@ -5,13 +5,12 @@ import math
 
 import pytest
 
-from headwise.charts.grammar import published_values
 from headwise.ledger.claims import paired_effects
 from headwise.ledger.judge import judge_claim
+from headwise.ledger.published import published_values
 from headwise.store.rows import Row
 from headwise.studies import context_length, converged_heads, load, positions
-from headwise.studies.rank_cliff import PRESETS as RANK_CLIFF
-from headwise.studies.rank_cliff import run_of
+from headwise.studies._recipes.neighbors import SIZES, neighbor_run
 from headwise.studies.transition import threshold
 
 NAMES = (
@@ -171,9 +170,9 @@ def test_probed_runs_are_shared():
 
 def test_values_fill_the_width_at_any_rank():
     for rank in range(1, 17):
-        layer = run_of(RANK_CLIFF["laptop"], 1, 1, rank, 0).model_shape.layers[0]
+        layer = neighbor_run(SIZES["laptop"], 1, 1, rank, 0).model_shape.layers[0]
         assert 16 <= layer.heads * layer.v_rank < 16 + rank
-    assert run_of(RANK_CLIFF["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith("w32-h8-r8")
+    assert neighbor_run(SIZES["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith("w32-h8-r8")
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------

@@ -74,12 +74,13 @@ def demo(
     if seeds < 1 or steps < 1:
         raise SpecError(f"the demo needs at least one seed and one step, not {seeds} and {steps}")
     study = load("rank-cliff")
-    cells = study.cells(study.presets["demo"] | {"seeds": seeds, "steps": steps})
+    cells = study.cells(study.presets["demo"].replace(seeds=seeds, steps=steps))
     if dry_run:
         shapes = list(dict.fromkeys(cell.run.shape for cell in cells))
         return print_document({"shapes": shapes, "seeds": seeds, "steps": steps}, as_json)
 
-    from headwise.charts import grammar as charts
+    from headwise.charts.grammar import save
+    from headwise.charts.ranks import rank_curves
     from headwise.report.live import live_sweep
     from headwise.store.rows import results_of
     from headwise.store.store import Store
@@ -98,7 +99,7 @@ def demo(
         typer.echo(f"headwise: {summary.stopped} runs stopped, {summary.failed} failed; no verdict", err=True)
         raise typer.Exit(130 if summary.stopped else 1)
     demo = summarise(found, steps)
-    files = charts.save(charts.rank_curves(found, "Equal parameters, unequal sight", told), out, "rank-cliff")
+    files = save(rank_curves(found, "Equal parameters, unequal sight", told), out, "rank-cliff")
     if as_json:
         document = {"trivial_error": demo.trivial_error, "arms": demo.rows, "verdict": demo.verdict}
         return print_document(document | {"charts": [str(file) for file in files]}, as_json)

@@ -19,13 +19,14 @@ def add_to(app: typer.Typer) -> None:
 def report(
     out: Folder = None,
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
     """A self-contained page: the ledger, and every study with its chart."""
     import headwise
 
-    written = headwise.write_report(out, store, from_, watch=bar("studies"))
+    written = headwise.write_report(out, store, from_, studies=study or (), watch=bar("studies"))
     print_json(written.as_dict()) if as_json else typer.echo(written.headline)
 
 

@@ -48,7 +48,7 @@ def study_show(name: str, as_json: AsJson = False) -> None:
     from headwise.studies import load
 
     study = load(name)
-    presets = {preset: {"runs": len(study.of(preset)), **study.presets[preset]} for preset in study.presets}
+    presets = {at: {"runs": len(study.of(at)), **preset.model_dump()} for at, preset in study.presets.items()}
     if as_json:
         return print_json({"name": name, "about": study.about, "presets": presets})
     typer.echo(study.about.strip() + "\n")
@@ -179,6 +179,7 @@ def claims(
         str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
     ] = "",
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -189,7 +190,7 @@ def claims(
     from headwise.report.tables import show
     from headwise.studies import load_all
 
-    studies = load_all()
+    studies = load_all(study or ())
     wanted = {claim.id for claim in asked_for(source, (claim for study in studies for claim in study.claims))}
     with open_store(store, from_) as held:
         asked = [study for study in studies if any(claim.id in wanted for claim in study.claims)]

@@ -76,11 +76,11 @@ def write_report(
     out: str | Path | None = None,
     store: str | Path | None = None,
     results: str | Path | None = None,
-    studies: Sequence[str] = (),
+    studies: Sequence[str | Path] = (),
     *,
     watch: Watch = iter,
 ) -> Report:
-    """Write the page of these studies, all by default: the ledger, and every study with its chart.
+    """Write the page: the ledger, and every study with its chart; `studies` are files of your own beside ours.
 
     Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the
     page's folder, beside the store by default. `watch` is given the studies and gives them back one by one: it may
@@ -88,12 +88,11 @@ def write_report(
     """
     from headwise.ledger.certify import check
     from headwise.store.store import Store
-    from headwise.studies import load, load_all
+    from headwise.studies import load_all
 
     folder = Path(out).expanduser() if out else folder_beside(store)
-    chosen = [load(name) for name in studies] if studies else load_all()
     with Store.from_parquet(Path(results)) if results else Store(store) as runs:
-        sections = list(sections_of(chosen, runs, watch))
+        sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", task="nearest-neighbor"))
         origin = str(results or runs.path.name)
     return Report(write(sections, checked, origin, folder), sections)

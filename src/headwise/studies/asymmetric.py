@@ -4,7 +4,7 @@ Source: the note on what the rank paper means for nanochat, point 2.
 Claims: N2.
 Task: the next byte of text, by a nanochat-style decoder.
 Grid: arms of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it; or
-one is raised by half at the cost of the other. Each arm has its own learning rate, chosen on validation with a seed
+one is raised by half at the cost of the other. Each variant has its own learning rate, chosen on validation with a seed
 that is not judged.
 Power: with three seeds a pair of arms was separated from a ratio of about 1.05 on, so six are run.
 Command: headwise study run asymmetric --preset laptop (about 10 minutes on two cores)
@@ -16,14 +16,20 @@ from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import PRESETS as HEAD_SIZES
-from headwise.studies.head_size import text_run
+from headwise.studies._recipes.text import SIZES, TextPreset, text_run
 
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {key: value for key, value in settings.items() if key != "heads"} | {"heads": heads}
-    for (name, settings), heads in zip(HEAD_SIZES.items(), (2, 4, 14), strict=True)
+
+class AsymmetricPreset(TextPreset):
+    """One number of heads; the variants follow from it."""
+
+    heads: int
+
+
+PRESETS = {
+    "smoke": AsymmetricPreset.like(SIZES["smoke"], heads=2),
+    "laptop": AsymmetricPreset.like(SIZES["laptop"], heads=4, seeds=6),
+    "paper": AsymmetricPreset.like(SIZES["paper"], heads=14),
 }
-PRESETS["laptop"]["seeds"] = 6
 
 
 def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
@@ -45,12 +51,12 @@ def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
     }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    found = arms(preset["width"], preset["heads"], preset["depth"])
+def cells(preset: AsymmetricPreset) -> list[Cell]:
+    found = arms(preset.width, preset.heads, preset.depth)
     return [
         Cell({"arm": name}, text_run(preset, shape, seed))
         for name, shape in found.items()
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
@@ -65,9 +71,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps; "
-    told += "equal parameters, learning rate of each arm chosen on validation"
-    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits a byte")
+    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps; "
+    told += f"equal parameters, {used.tuning}"
+    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits per byte")
 
 
 CLAIMS = (Claim("N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys),)

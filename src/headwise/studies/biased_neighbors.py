@@ -11,26 +11,36 @@ Command: headwise study run biased-neighbors --preset laptop (about a minute on 
 from typing import Any
 
 from headwise.ledger.claims import NO_SKILL, Claim, Comparison, Variant, per_seed, proved
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 from headwise.training.run import Run
 
 TRIVIAL = 0.5  # of the mean of the two points
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"targets": ((4, 9),), "ranks": (1,), "heads": (16,), "seeds": 3},
-    "laptop": {"targets": ((4, 9), (6, 13)), "ranks": (1, 2), "heads": (64, 256), "seeds": 3},
+
+
+class BiasedPreset(Preset):
+    """Targets as (dimension, jumps), and the random heads beside them."""
+
+    targets: tuple[tuple[int, int], ...]
+    ranks: tuple[int, ...]
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": BiasedPreset(targets=((4, 9),), ranks=(1,), heads=(16,)),
+    "laptop": BiasedPreset(targets=((4, 9), (6, 13)), ranks=(1, 2), heads=(64, 256)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: BiasedPreset) -> list[Cell]:
     found = []
-    for dim, jumps in preset["targets"]:
-        for seed in range(preset["seeds"]):
+    for dim, jumps in preset.targets:
+        for seed in range(preset.seeds):
             full = constructed({"name": "biased-heads", "jumps": jumps, "inverse_temperature": 1000.0}, dim, seed=seed)
             found.append(Cell({"dim": dim, "rank": dim, "heads": jumps}, full))
-            for rank in preset["ranks"]:
-                for heads in preset["heads"]:
+            for rank in preset.ranks:
+                for heads in preset.heads:
                     run = _fitted(dim, jumps, rank, heads, seed)
                     found.append(Cell({"dim": dim, "rank": rank, "heads": heads}, run))
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from headwise.ledger.claims import KAPPA as CONDITION
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -20,28 +20,39 @@ from headwise.training.run import ProbeName, Recipe, Run
 
 KAPPA = "heads-condition.layer0"
 PROBES: tuple[ProbeName, ...] = ("heads-condition", "centred-heads-condition", "residual-block-condition")
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dim": 16, "points": 8, "head_size": 4, "heads": (1, 2, 4, 8), "seeds": 3},
-    "laptop": {"dim": 64, "points": 32, "head_size": 8, "heads": (1, 2, 4, 8, 16, 32, 64), "seeds": 5},
+
+
+class BlockPreset(Preset):
+    """One attention layer: its width, tokens, head size and numbers of heads."""
+
+    dim: int
+    points: int
+    head_size: int
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": BlockPreset(dim=16, points=8, head_size=4, heads=(1, 2, 4, 8)),
+    "laptop": BlockPreset(dim=64, points=32, head_size=8, heads=(1, 2, 4, 8, 16, 32, 64), seeds=5),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    dim, size = preset["dim"], preset["head_size"]
-    shapes = [("fixed head size", heads, size) for heads in preset["heads"]]
-    shapes += [("fixed width", heads, AttentionShape(width=dim, heads=heads).qk_rank) for heads in preset["heads"]]
-    shapes += [("larger heads", 4, size * heads // 4) for heads in preset["heads"] if heads >= 4]
+def cells(preset: BlockPreset) -> list[Cell]:
+    dim, size = preset.dim, preset.head_size
+    shapes = [("fixed head size", heads, size) for heads in preset.heads]
+    shapes += [("fixed width", heads, AttentionShape(width=dim, heads=heads).qk_rank) for heads in preset.heads]
+    shapes += [("larger heads", 4, size * heads // 4) for heads in preset.heads if heads >= 4]
     return [
-        Cell({"axis": axis, "heads": heads, "size": rank, "tokens": preset["points"]}, _run(preset, heads, rank, seed))
+        Cell({"axis": axis, "heads": heads, "size": rank, "tokens": preset.points}, _run(preset, heads, rank, seed))
         for axis, heads, rank in shapes
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
-def _run(preset: dict[str, Any], heads: int, size: int, seed: int) -> Run:
-    shape = ModelShape(width=preset["dim"], heads=heads, qk_rank=size, mlp=0)
+def _run(preset: BlockPreset, heads: int, size: int, seed: int) -> Run:
+    shape = ModelShape(width=preset.dim, heads=heads, qk_rank=size, mlp=0)
     return Run(
-        task={"name": "nearest-neighbor", "dim": preset["dim"], "points": preset["points"]},
+        task={"name": "nearest-neighbor", "dim": preset.dim, "points": preset.points},
         shape=str(shape),
         options=ModelOptions(norm="rms-plain", norm_place="pre"),
         recipe=Recipe(batch=64),
@@ -119,7 +130,7 @@ def chart(rows: list[Row], preset: str) -> Any:
             said: Point = {"x": heads, "y": kappa, "series": "theorem, Gaussian entries", "panel": axis}
             points.append({**said, "kind": "theory"})
     used = PRESETS[preset]
-    notes = [f"one attention layer at initialisation, {used['points']} tokens, width {used['dim']}"]
+    notes = [f"one attention layer at initialisation, {used.points} tokens, width {used.dim}"]
     return curves(points, "Real attention blocks and the theorem", notes, "heads", "condition number")
 
 

@@ -16,29 +16,32 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
-from headwise.training.run import ProbeName
+from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
 
-PROBES: tuple[ProbeName, ...] = ("sharpness", "attention-entropy", "qk-rank", "qk-identity-angle", "qk-norm")
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), "depths": depths, "ranks": ranks}
-    for name, depths, ranks in (
-        ("smoke", (1, 2), (8, 4)),
-        ("laptop", (1, 2), (16, 8, 4)),
-        ("paper", (1, 3, 5), (64, 32, 16, 8)),
-    )
+
+class CompensationPreset(NeighborPreset):
+    """Depths and ranks, one module of heads each."""
+
+    depths: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": CompensationPreset.like(SIZES["smoke"], depths=(1, 2), ranks=(8, 4)),
+    "laptop": CompensationPreset.like(SIZES["laptop"], depths=(1, 2), ranks=(16, 8, 4)),
+    "paper": CompensationPreset.like(SIZES["paper"], depths=(1, 3, 5), ranks=(64, 32, 16, 8)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: CompensationPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "depth": depth},
-            run_of(preset, depth, 1, rank, seed, probes=PROBES),
+            {"dim": preset.dim, "rank": rank, "depth": depth},
+            neighbor_run(preset, depth, 1, rank, seed, probes=HEAD_PROBES),
         )
-        for depth in preset["depths"]
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for depth in preset.depths
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -84,10 +87,10 @@ def chart(rows: list[Row], preset: str) -> Any:
     named = [Row({**row.cell, "model": _model(row)}, row.seed, row.metrics, row.key) for row in rows]
     points: list[Point] = []
     for probe, panel in names.items():
-        for layer in range(max(used["depths"])):
+        for layer in range(max(used.depths)):
             found = measured(named, "dim", "model", metric=f"{probe}.layer{layer}")
             points += [{**point, "x": layer + 1, "panel": panel} for point in found]
-    notes = [f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; means over heads"]
+    notes = [f"{used.told}; means over heads"]
     return curves(points, "What attention does, layer by layer", notes, "layer", "value", log_x=False)
 
 

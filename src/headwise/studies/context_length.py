@@ -4,7 +4,7 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 on the number of points.
 Claims: Q6. The conjecture is about one fixed model for every N; as in the figure, each N has a model trained for it.
 Task: as rank-cliff, N points. Every token asks, as in the paper; and apart from it, because a vote can then be counted
-on the points' side, the flow where one more token asks. On a laptop all N get as many tokens a step.
+on the points' side, the flow where one more token asks. On a laptop all N get as many tokens per step.
 Grid: number of points × rank × who asks; two layers. Published learning rate, but on the laptop rank-cliff's.
 Power: with 16 points errors of two full-rank layers differ between seeds by 16 %; if also with 4 and 64, five seeds see
 growth of the gap by a factor of 1.4. A pilot of one seed had gaps of 3.6 and 16.
@@ -16,51 +16,57 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import half_and_full, run_of, sizes
+from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.statistics import half_and_full
 
 PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
 ALL, ONE = "every token asks", "one token asks"
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **sizes("smoke"),
-        "multiplier": 1,
-        "ranks": (8, 4),
-        "sets": [(ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512)],  # (who asks, points, batch)
-    },
-    "laptop": {
-        **sizes("laptop"),
-        "seeds": 5,
-        "multiplier": 1,
-        "ranks": (16, 8),
-        "sets": [(ALL, 4, 512), (ALL, 16, 128), (ALL, 64, 32), (ONE, 4, 512), (ONE, 64, 32)],
-    },
-    "paper": {
-        **sizes("paper"),
-        "steps": 200_000,
-        "learning_rate": 0.005,
-        "multiplier": 64,
-        "ranks": (64, 32, 16, 8, 1),
-        "sets": [(ALL, 4, 256), (ALL, 16, 256), (ALL, 64, 256), (ALL, 256, 256), (ONE, 4, 256), (ONE, 64, 256)],
-    },
+
+
+class ContextPreset(NeighborPreset):
+    """Ranks, and sets of points: (who asks, number of points, batch)."""
+
+    multiplier: int
+    ranks: tuple[int, ...]
+    sets: tuple[tuple[str, int, int], ...]
+
+
+PRESETS = {
+    "smoke": ContextPreset.like(
+        SIZES["smoke"], multiplier=1, ranks=(8, 4), sets=((ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512))
+    ),
+    "laptop": ContextPreset.like(
+        SIZES["laptop"],
+        seeds=5,
+        multiplier=1,
+        ranks=(16, 8),
+        sets=((ALL, 4, 512), (ALL, 16, 128), (ALL, 64, 32), (ONE, 4, 512), (ONE, 64, 32)),
+    ),
+    "paper": ContextPreset.like(
+        LONGER,
+        multiplier=64,
+        ranks=(64, 32, 16, 8, 1),
+        sets=((ALL, 4, 256), (ALL, 16, 256), (ALL, 64, 256), (ALL, 256, 256), (ONE, 4, 256), (ONE, 64, 256)),
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: ContextPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "points": points, "rank": rank, "asks": asks},
-            run_of(
-                {**preset, "points": points, "batch": batch},
+            {"dim": preset.dim, "points": points, "rank": rank, "asks": asks},
+            neighbor_run(
+                preset.replace(points=points, batch=batch),
                 2,
-                preset["multiplier"],
+                preset.multiplier,
                 rank,
                 seed,
                 task={"queries": "separate"} if asks == ONE else None,
             ),
         )
-        for asks, points, batch in preset["sets"]
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for asks, points, batch in preset.sets
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -93,7 +99,7 @@ def more_points(rows: list[Row]) -> list[Comparison]:
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "points", "rank", "asks", label="rank {}")
@@ -103,7 +109,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     for value in published_values("context_length") if preset == "paper" else []:
         said: Point = {"x": value["points"], "y": value["error"], "kind": "published"}
         points.append({**said, "series": f"rank {value['rank']:g}", "panel": ALL})
-    notes = [f"two layers, {used['dim']} dimensions, {used['steps']:,} steps; a model for each number of points"]
+    notes = [f"two layers, {used.dim} dimensions, {used.steps:,} steps; a model for each number of points"]
     return curves(points, "More points to search", notes, "points", "test error (squared distance)")
 
 

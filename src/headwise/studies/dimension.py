@@ -17,32 +17,34 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
+from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {**sizes("smoke"), "depth": 1, "multiplier": 1, "parts": (1, 2), "dims": (4, 8)},
-    "laptop": {**sizes("laptop"), "depth": 1, "multiplier": 1, "parts": (1, 2, 4), "dims": (8, 16, 32)},
-    "paper": {
-        **sizes("paper"),
-        "steps": 200_000,
-        "learning_rate": 0.005,
-        "depth": 2,
-        "multiplier": 8,
-        "parts": (1, 2, 4, 8, 16),
-        "dims": (16, 64, 128, 256),
-    },
+
+class DimensionPreset(NeighborPreset):
+    """Dimensions, and ranks as parts of them: 2 for half."""
+
+    depth: int
+    multiplier: int
+    parts: tuple[int, ...]
+    dims: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": DimensionPreset.like(SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
+    "laptop": DimensionPreset.like(SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
+    "paper": DimensionPreset.like(LONGER, depth=2, multiplier=8, parts=(1, 2, 4, 8, 16), dims=(16, 64, 128, 256)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: DimensionPreset) -> list[Cell]:
     return [
         Cell(
             {"dim": dim, "part": f"d/{part}" if part > 1 else "d"},
-            run_of({**preset, "dim": dim}, preset["depth"], preset["multiplier"], dim // part, seed),
+            neighbor_run(preset.replace(dim=dim), preset.depth, preset.multiplier, dim // part, seed),
         )
-        for dim in preset["dims"]
-        for part in preset["parts"]
-        for seed in range(preset["seeds"])
+        for dim in preset.dims
+        for part in preset.parts
+        for seed in range(preset.seeds)
     ]
 
 
@@ -76,7 +78,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     points: list[Point] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
     left = measured(parts, "dim", "part", metric="left", label="rank {}")
     points += [{**point, "panel": "part of the trivial error"} for point in left]
-    notes = [f"{used['points']} points, depth {used['depth']}, {used['steps']:,} steps"]
+    notes = [f"{used.points} points, depth {used.depth}, {used.steps:,} steps"]
     return curves(points, "More dimensions", notes, "dimension", "test error (squared distance)")
 
 

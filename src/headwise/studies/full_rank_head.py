@@ -10,23 +10,32 @@ Command: headwise study run full-rank-head --preset laptop (under a minute on tw
 from typing import Any
 
 from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dims": (8,), "points": (2, 4), "inverse_temperatures": (10.0, 100.0), "seeds": 3},
-    "laptop": {"dims": (16, 64), "points": (2, 16, 64), "inverse_temperatures": (10.0, 100.0, 1000.0), "seeds": 10},
+
+class FullRankPreset(Preset):
+    """Dimensions, numbers of points, and how sharp the head is."""
+
+    dims: tuple[int, ...]
+    points: tuple[int, ...]
+    inverse_temperatures: tuple[float, ...]
+
+
+PRESETS = {
+    "smoke": FullRankPreset(dims=(8,), points=(2, 4), inverse_temperatures=(10.0, 100.0)),
+    "laptop": FullRankPreset(dims=(16, 64), points=(2, 16, 64), inverse_temperatures=(10.0, 100.0, 1000.0), seeds=10),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: FullRankPreset) -> list[Cell]:
     return [
         Cell({"dim": dim, "points": points, "beta": beta}, _run(dim, points, beta, seed))
-        for dim in preset["dims"]
-        for points in preset["points"]
-        for beta in preset["inverse_temperatures"]
-        for seed in range(preset["seeds"])
+        for dim in preset.dims
+        for points in preset.points
+        for beta in preset.inverse_temperatures
+        for seed in range(preset.seeds)
     ]
 
 

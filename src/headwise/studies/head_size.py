@@ -15,65 +15,32 @@ from typing import Any
 
 from headwise.ledger.claims import BITS, CACHE, FLOPS, SECONDS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
-from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.training.run import Recipe, Run
+from headwise.studies._recipes.text import SIZES, TextPreset, text_run
 
 MARGIN = 0.99
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 16,
-        "depth": 1,
-        "context": 8,
-        "batch": 128,
-        "steps": 5,
-        "heads": (1, 2, 4),
-        "rates": (0.01,),
-        "seeds": 3,
-    },
-    "laptop": {
-        "width": 64,
-        "depth": 2,
-        "context": 64,
-        "batch": 32,
-        "steps": 500,
-        "heads": (1, 2, 4, 8, 16),
-        "rates": (0.003, 0.01, 0.03),
-        "seeds": 3,
-    },
-    "paper": {
-        "width": 1792,
-        "depth": 28,
-        "context": 2048,
-        "batch": 256,
-        "steps": 20_000,
-        "heads": (1, 2, 7, 14, 28),
-        "rates": (0.0003, 0.001, 0.003),
-        "seeds": 3,
-    },
+
+
+class HeadSizePreset(TextPreset):
+    """Every number of heads that is tried."""
+
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": HeadSizePreset.like(SIZES["smoke"], heads=(1, 2, 4)),
+    "laptop": HeadSizePreset.like(SIZES["laptop"], heads=(1, 2, 4, 8, 16)),
+    "paper": HeadSizePreset.like(SIZES["paper"], heads=(1, 2, 7, 14, 28)),
 }
 
 
-def text_run(preset: dict[str, Any], shape: ModelShape, seed: int, **options: Any) -> Run:
-    """A nanochat-style decoder on bytes of text, as this study and its neighbours train it."""
-    return Run(
-        task={"name": "text", "context": preset["context"]},
-        shape=str(shape),
-        options=options_preset("nanochat", vocab=256, **options),
-        recipe=Recipe(warm_up=0.1, batch=preset["batch"]),
-        steps=preset["steps"],
-        seed=seed,
-        evaluations=2,
-    )
-
-
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    shapes = [ModelShape(width=preset["width"], heads=heads, depth=preset["depth"]) for heads in preset["heads"]]
+def cells(preset: HeadSizePreset) -> list[Cell]:
+    shapes = [ModelShape(width=preset.width, heads=heads, depth=preset.depth) for heads in preset.heads]
     return [
         Cell({"heads": shape.layers[0].heads, "rank": shape.layers[0].qk_rank}, text_run(preset, shape, seed))
         for shape in shapes
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
@@ -111,9 +78,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps of "
-    told += f"{used['batch']} × {used['context']} bytes; learning rate of each arm chosen on validation"
-    return frontier(rows, "heads", "Head size at equal parameters", [told], "bits a byte")
+    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps of "
+    told += f"{used.batch} × {used.context} bytes; {used.tuning}"
+    return frontier(rows, "heads", "Head size at equal parameters", [told], "bits per byte")
 
 
 CLAIMS = (

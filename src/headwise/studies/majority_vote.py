@@ -10,27 +10,36 @@ Command: headwise study run majority-vote --preset laptop (about 2 minutes on tw
 from typing import Any
 
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"grid": [(4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3)]},  # (dim, points, heads, seeds)
-    "laptop": {
-        "grid": [(8, 2, heads, 8) for heads in (101, 1001, 4001)]  # near the bound: a quarter below it must be seen
-        + [(32, 2, heads, 3) for heads in (101, 1001, 4001)]
-        + [(32, points, 1001, 3) for points in (4, 8)]
-    },
+
+class VotePreset(Preset):
+    """Votes, each (dimension, points, heads, seeds)."""
+
+    grid: tuple[tuple[int, int, int, int], ...]
+
+
+PRESETS = {
+    "smoke": VotePreset(grid=((4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3))),
+    "laptop": VotePreset(
+        grid=(
+            *((8, 2, heads, 8) for heads in (101, 1001, 4001)),  # near the bound: a quarter below it must be seen
+            *((32, 2, heads, 3) for heads in (101, 1001, 4001)),
+            *((32, points, 1001, 3) for points in (4, 8)),
+        )
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: VotePreset) -> list[Cell]:
     return [
         Cell(
             {"dim": dim, "points": points, "heads": heads},
             constructed({"name": "majority-vote", "points": points}, dim, heads, seed=seed),
         )
-        for dim, points, heads, seeds in preset["grid"]
+        for dim, points, heads, seeds in preset.grid
         for seed in range(seeds)
     ]
 

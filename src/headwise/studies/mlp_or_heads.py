@@ -7,7 +7,7 @@ Grid: a small base with an MLP of twice the width; the same with the MLP quadrup
 many parameters, with the heads quadrupled at their size (heads × size > width); and between these two the MLPs of four
 and six times the width, with the heads that are left, all of equal parameters and depth. It is the heads' total size
 that pays for the MLP, since another depth would bring in a third effect. One arm doubles the heads within the width,
-as the paper does, which costs nothing: it is shown, and not judged. Each arm has its own learning rate, chosen on
+as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate, chosen on
 validation with a seed that is not judged.
 The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
 Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.
@@ -21,25 +21,28 @@ from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.thinner_vit import PRESETS as THINNER
-from headwise.studies.thinner_vit import trained, vit_run
+from headwise.studies._recipes.images import SIZES, ImagePreset, vit_run
 
-GRID = ("base", "thin", "equal")  # what only thinner-vit has
-CHANGES: dict[str, dict[str, Any]] = {
-    "smoke": {"depth": 1, "heads": 2},
-    "laptop": {"depth": 2, "heads": 4},
-    "paper": {"depth": 8, "heads": 12},
-}
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {key: value for key, value in THINNER[name].items() if key not in GRID} | changes
-    for name, changes in CHANGES.items()
-}
 BASE, RATIOS = 2, (2, 4, 6, 8)  # MLP widths as multiples of the model's
 
 
-def arms(preset: dict[str, Any]) -> Iterator[tuple[str, int, ModelShape]]:
+class MlpPreset(ImagePreset):
+    """Depth and heads of the base; the other variants follow from it."""
+
+    depth: int
+    heads: int
+
+
+PRESETS = {
+    "smoke": MlpPreset.like(SIZES["smoke"], depth=1, heads=2),
+    "laptop": MlpPreset.like(SIZES["laptop"], depth=2, heads=4),
+    "paper": MlpPreset.like(SIZES["paper"], depth=8, heads=12),
+}
+
+
+def variants(preset: MlpPreset) -> Iterator[tuple[str, int, ModelShape]]:
     """Kind, MLP ratio and shape: the base, more heads in its width, and the shapes that share the largest's size."""
-    width, heads, depth = preset["width"], preset["heads"], preset["depth"]
+    width, heads, depth = preset.width, preset.heads, preset.depth
     base = ModelShape(width=width, heads=heads, depth=depth, mlp=BASE * width)
     yield "base", BASE, base
     yield "heads doubled in the width", BASE, ModelShape(width=width, heads=2 * heads, depth=depth, mlp=BASE * width)
@@ -50,13 +53,13 @@ def arms(preset: dict[str, Any]) -> Iterator[tuple[str, int, ModelShape]]:
         yield "equal parameters", ratio, shape
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: MlpPreset) -> list[Cell]:
     found = []
-    for kind, ratio, shape in arms(preset):
+    for kind, ratio, shape in variants(preset):
         layer = shape.layers[0]
         told = f"{kind}: MLP {ratio} × width, {layer.heads} heads of {layer.qk_rank}"
         place = {"arm": told, "kind": kind, "ratio": ratio}
-        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset["seeds"])]
+        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset.seeds)]
     return found
 
 
@@ -74,7 +77,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"ViT of width {used['width']} and {used['depth']} layers, {trained(used)}"
+    told = f"ViT of width {used.width} and {used.depth} layers, {used.told}"
     return frontier(rows, "arm", "Parameters for the MLP, or for heads", [told], "share of images missed")
 
 

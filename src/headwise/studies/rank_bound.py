@@ -11,31 +11,36 @@ Command: headwise study run rank-bound --preset laptop (about 3 minutes on two c
 from typing import Any
 
 from headwise.ledger.claims import Claim, Comparison, exactly, proved
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 from headwise.training.run import Recipe, Run
 
 BARE = ModelOptions(norm="none", residual=False)
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dim": 4, "steps": 20, "batch": 64, "seeds": 3, "grid": [(1, 1), (1, 4), (2, 2)]},
-    "laptop": {
-        "dim": 8,
-        "steps": 1500,
-        "batch": 256,
-        "seeds": 3,
-        "grid": [(1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1)],
-    },
+
+
+class BoundPreset(Preset):
+    """The dimension, layers as (rank, heads), and how they are trained."""
+
+    dim: int
+    steps: int
+    batch: int
+    grid: tuple[tuple[int, int], ...]
+
+
+PRESETS = {
+    "smoke": BoundPreset(dim=4, steps=20, batch=64, grid=((1, 1), (1, 4), (2, 2))),
+    "laptop": BoundPreset(dim=8, steps=1500, batch=256, grid=((1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1))),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: BoundPreset) -> list[Cell]:
     return [
-        Cell({"dim": preset["dim"], "rank": rank, "heads": heads, "how": how}, run)
-        for rank, heads in preset["grid"]
-        for seed in range(preset["seeds"])
+        Cell({"dim": preset.dim, "rank": rank, "heads": heads, "how": how}, run)
+        for rank, heads in preset.grid
+        for seed in range(preset.seeds)
         for how, run in (
             ("trained", _trained(preset, rank, heads, seed)),
             ("fitted", _fitted(preset, rank, heads, seed)),
@@ -43,17 +48,17 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _trained(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
-    dim = preset["dim"]
+def _trained(preset: BoundPreset, rank: int, heads: int, seed: int) -> Run:
+    dim = preset.dim
     shape = ModelShape(width=dim, heads=heads, qk_rank=rank, v_rank=dim, mlp=0)
     task = {"name": "nearest-neighbor", "dim": dim, "points": 2, "layout": "orthogonal", "queries": "separate"}
-    recipe = Recipe(learning_rate=0.02, batch=preset["batch"])
-    return Run(task=task, shape=str(shape), options=BARE, recipe=recipe, steps=preset["steps"], seed=seed)
+    recipe = Recipe(learning_rate=0.02, batch=preset.batch)
+    return Run(task=task, shape=str(shape), options=BARE, recipe=recipe, steps=preset.steps, seed=seed)
 
 
-def _fitted(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
+def _fitted(preset: BoundPreset, rank: int, heads: int, seed: int) -> Run:
     begin = {"name": "fitted-heads", "keys": "uniform", "values": "scalar"}
-    return constructed(begin, preset["dim"], heads, rank, seed)
+    return constructed(begin, preset.dim, heads, rank, seed)
 
 
 def high_accuracy(rows: list[Row]) -> list[Comparison]:
@@ -111,10 +116,10 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves
+    from headwise.charts.curves import Point, across_seeds, curves
     from headwise.theory.bounds import free_bound, scalar_bound
 
-    dim = PRESETS[preset]["dim"]
+    dim = PRESETS[preset].dim
     counts = [2**k for k in range(11)]
     points: list[Point] = []
     for rank in (1, 2, 4):
@@ -125,8 +130,7 @@ def chart(rows: list[Row], preset: str) -> Any:
         for how, name in (("trained", "free values"), ("fitted", "scalar values")):
             for heads in sorted({row.cell["heads"] for row in cell(rows, rank=rank, how=how)}):
                 errors = [row.metrics["error"] for row in cell(rows, rank=rank, how=how, heads=heads)]
-                at: Point = {"x": heads, "y": sum(errors) / len(errors), "low": min(errors), "high": max(errors)}
-                points.append({**at, "series": name, "panel": f"rank {rank}", "kind": "measured"})
+                points.append(across_seeds(errors, heads, name, f"rank {rank}"))
     notes = [
         f"{dim} dimensions, two orthonormal points, a uniform query, one layer: certified lower bounds (dashed),",
         "bare attention layers trained (free values) and random heads with fitted weights (scalar values)",

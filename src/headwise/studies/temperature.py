@@ -16,7 +16,8 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row
-from headwise.studies.rank_cliff import half_and_full, run_of, sizes
+from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.statistics import half_and_full
 
 PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
 LOGITS: dict[str, dict[str, Any]] = {
@@ -24,21 +25,30 @@ LOGITS: dict[str, dict[str, Any]] = {
     SCALED: {"logit_scale": True},
     NORMALISED: {"logit_scale": True, "qk_norm": "rms-plain"},
 }
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), "ranks": ranks}
-    for name, ranks in (("smoke", (8, 4)), ("laptop", (16, 8, 4, 1)), ("paper", (64, 32, 16, 8, 4, 2, 1)))
+
+
+class TemperaturePreset(NeighborPreset):
+    """Ranks, each with every kind of logits."""
+
+    ranks: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": TemperaturePreset.like(SIZES["smoke"], ranks=(8, 4)),
+    "laptop": TemperaturePreset.like(SIZES["laptop"], ranks=(16, 8, 4, 1)),
+    "paper": TemperaturePreset.like(SIZES["paper"], ranks=(64, 32, 16, 8, 4, 2, 1)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: TemperaturePreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "logits": logits},
-            run_of(preset, 1, 1, rank, seed, options=options),
+            {"dim": preset.dim, "rank": rank, "logits": logits},
+            neighbor_run(preset, 1, 1, rank, seed, options=options),
         )
         for logits, options in LOGITS.items()
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -61,7 +71,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "logits")
-    notes = [f"one layer, {used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps"]
+    notes = [f"one layer, {used.told}"]
     return curves(points, "Rank or temperature", notes, "rank of each head", "test error (squared distance)")
 
 
