@@ -42,7 +42,7 @@ def reference_model(heads, modules, layers):
             super().__init__()
             self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, heads, batch_first=True) for _ in range(modules))
             self.mlp = nn.Sequential(nn.Linear(DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
-            self.norms = nn.ModuleList([UnitNorm(), UnitNorm()])
+            self.norms = nn.ModuleList([UnitNorm(DIM), UnitNorm(DIM)])
 
         def forward(self, x):
             total = sum(attention(x, x, x, need_weights=False)[0] for attention in self.attentions)
@@ -224,11 +224,11 @@ def gemm_peak():
 
 
 def row(sides, cell, repeats):
-    from headwise.cost import forward_flops
+    from headwise.cost import training_flops
 
     run, peak = our_run(cell), gemm_peak()
     step, whole = compare(sides, cell, False, repeats), compare(sides, cell, True, repeats)
-    flops = 3 * BATCH * forward_flops(run.model_shape, run.options, POINTS)
+    flops = BATCH * training_flops(run.model_shape, run.options, POINTS)
     return {
         "cell": list(cell),
         "theirs_ms": round(1000 * step["theirs"], 1),

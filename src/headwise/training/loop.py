@@ -17,10 +17,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.cost import forward_flops
-from headwise.layers.attention import Attention
+from headwise.cost import training_flops
+from headwise.layers.paths import set_path, shared_weights
 from headwise.measure.probes import measure
-from headwise.models.blocks import MLP, UnitNorm
 from headwise.tasks import Batch, Task, load
 from headwise.theory.constructions import construct
 from headwise.training import machine, pretrained
@@ -146,11 +145,8 @@ def build_model(run: Run, task: Task) -> nn.Module:
     """The run's model with its first weights, the same on every device."""
     torch.manual_seed(run.seed)
     model = task.build(run.model_shape, run.options)
-    how = run.execution
-    for module in model.modules():
-        if isinstance(module, Attention | MLP | UnitNorm):
-            module.path = how.path
-    return model.to(how.device)
+    set_path(model, run.execution.path)
+    return model.to(run.execution.device)
 
 
 def _begin(
@@ -224,16 +220,12 @@ def _step(run: Run, task: Task, model: nn.Module, optimizer: FlatOptimizer, step
     mine = chunks[workers.number :: workers.count]
     optimizer.zero_grad()
     total = torch.zeros((), device=inputs.device)
-    layers = [module for module in model.modules() if isinstance(module, Attention | MLP)] if len(mine) > 1 else []
-    for layer in layers:
-        layer.held.hold()
-    for part, wanted in mine:
-        with _autocast(run):
-            loss = task.loss(model(part), wanted) * (len(part) * workers.count / len(inputs))
-        loss.backward()
-        total += loss.detach()
-    for layer in layers:
-        layer.held.release()
+    with shared_weights(model) if len(mine) > 1 else nullcontext():
+        for part, wanted in mine:
+            with _autocast(run):
+                loss = task.loss(model(part), wanted) * (len(part) * workers.count / len(inputs))
+            loss.backward()
+            total += loss.detach()
     workers.average([*optimizer.gradients(), total])
     optimizer.step(schedule(step, run.steps, recipe))
     return float(total)
@@ -375,7 +367,7 @@ def _result(
         seconds=progress.seconds,
         latency=0.0 if message else _latency(run, task, forward, model),
         tokens=samples * task.tokens,
-        flops=3 * samples * forward_flops(run.model_shape, run.options, task.tokens),
+        flops=samples * training_flops(run.model_shape, run.options, task.tokens),
         parameters=sum(p.numel() for p in model.parameters()),
         peak_bytes=machine.peak_memory(run.execution.device),
         kernel=f"{run.execution.path} on {run.execution.device}",
