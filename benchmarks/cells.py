@@ -86,7 +86,8 @@ def our_steps(cell, with_data, path=None):
     import torch
 
     from headwise.tasks import load
-    from headwise.training.loop import _step, _Workers, build_model
+    from headwise.training.distributed import Workers
+    from headwise.training.loop import _step, build_model
     from headwise.training.machine import use_one_core
     from headwise.training.optim import FlatOptimizer
 
@@ -103,7 +104,7 @@ def our_steps(cell, with_data, path=None):
     step = 0
     assert torch.get_num_threads() == 1
     while True:
-        _step(run, task, model, optimizer, step, _Workers(run))
+        _step(run, task, model, optimizer, step, Workers(run))
         step += 1
         yield
 
