@@ -256,6 +256,34 @@ if __name__ == "__main__":
 """
 
 
+UNGUARDED = """
+from pathlib import Path
+from headwise.sweep.processes import worker_context
+from headwise.spec import SpecError
+from headwise.store.store import Store
+from headwise.sweep.drive import conduct
+from helpers.runs import some_runs
+folder, runs = {folder!r}, some_runs(2, 20)
+with Store(Path(folder) / "runs.db") as store:
+    try:
+        {start}
+    except SpecError as error:
+        print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("start", ["conduct(runs, store, folder=Path(folder))", "worker_context()"])
+def test_a_script_without_a_guard_gets_one_sentence(tmp_path, start):
+    """Its processes import it again, and so would start processes of their own."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED.format(folder=str(tmp_path), start=start))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("refused: this script starts processes, which import it again")
+    assert done.stdout.count("refused") == 1
+    assert "Traceback" not in done.stderr
+
+
 def committed(folder):
     """What the store holds, with the moment each row was written."""
     if not (folder / "runs.db").exists():
