@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from headwise.cost import training_flops
 from headwise.spec import SpecError
 from headwise.store.records import StoreError
 from headwise.store.store import Store
 from headwise.sweep import local
-from headwise.sweep.plan import Watch, make_plan, memory, read_shard, work
-from headwise.tasks import load
+from headwise.sweep.drive import conduct
+from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, sample_tokens, work
+from headwise.tasks import load, names
 from headwise.training.loop import train
 from headwise.training.resume import DiskError
-from headwise.training.run import Recipe
+from headwise.training.run import Recipe, Run
 from helpers.runs import FAILING_TASK, descendants, some_runs, wait_for_workers
 
 KILLS = [pytest.param(5, id="5"), pytest.param(50, id="50", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
@@ -72,6 +74,26 @@ def test_a_slurm_array_says_its_shard(monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_MAX", "15")
     with pytest.raises(SpecError, match="must follow each other"):
         read_shard(None)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_run_is_priced_by_the_tokens_of_its_task(name):
+    """The task alone knows: in-context regression has 21 tokens, where its fields say 10 points."""
+    task = load({"name": name})
+    run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), steps=3)
+    assert sample_tokens(run) == task.tokens
+    assert work(run) == 3 * run.recipe.batch * training_flops(run.model_shape, run.options, task.tokens)
+
+
+def test_a_task_that_is_gone_does_not_keep_others_from_being_planned(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(FAILING_TASK.format(act="pass"))
+    gone = some_runs(1, task=load({"name": str(file), "dim": 8, "points": 6}))
+    file.unlink()
+    other = Run(task={"name": "somebody's own trainer"}, shape="w8-h2", steps=1)
+    plan = make_plan([*gone, other, *some_runs(2)], Rows())
+    assert len(plan.todo) == 4
+    assert memory(gone[0]) > 0
 
 
 def test_memory_grows_with_the_batch():
@@ -129,6 +151,29 @@ def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
     whole = sweep(runs, rows, tmp_path)
     assert whole.trained == 3 - summary.trained
     assert rows[runs[0].key].metrics == train(runs[0]).metrics
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_raises(tmp_path, number):
+    """No half answer comes back: `Stopped` is a KeyboardInterrupt, and the same call goes on from the checkpoints."""
+    runs, told = some_runs(3, steps=2000), []
+    handlers = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupt(run, step):
+        if not told:
+            os.kill(os.getpid(), number)
+        told.append(step)
+
+    with Store(tmp_path / "runs.db") as store:
+        with pytest.raises(KeyboardInterrupt, match="goes on from the checkpoints") as stopped:
+            conduct(runs, store, folder=tmp_path, watch=Watch(on_step=interrupt))
+        summary = stopped.value.summary
+        assert isinstance(stopped.value, Stopped)
+        assert summary.stopped
+        assert (summary.planned, summary.trained) == (3, len(list(store.runs())))
+        assert list((tmp_path / "checkpoints").glob("*.safetensors"))
+        assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == handlers
+        assert conduct(runs, store, folder=tmp_path).trained == 3 - summary.trained
 
 
 FULL_DISK = """import os, errno
@@ -209,6 +254,34 @@ if __name__ == "__main__":
         conduct(some_runs({count}, {steps}), store, folder=folder, checkpoint_seconds=0.3)
     (folder / "finished").touch()
 """
+
+
+UNGUARDED = """
+from pathlib import Path
+from headwise.sweep.processes import worker_context
+from headwise.spec import SpecError
+from headwise.store.store import Store
+from headwise.sweep.drive import conduct
+from helpers.runs import some_runs
+folder, runs = {folder!r}, some_runs(2, 20)
+with Store(Path(folder) / "runs.db") as store:
+    try:
+        {start}
+    except SpecError as error:
+        print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("start", ["conduct(runs, store, folder=Path(folder))", "worker_context()"])
+def test_a_script_without_a_guard_gets_one_sentence(tmp_path, start):
+    """Its processes import it again, and so would start processes of their own."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED.format(folder=str(tmp_path), start=start))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("refused: this script starts processes, which import it again")
+    assert done.stdout.count("refused") == 1
+    assert "Traceback" not in done.stderr
 
 
 def committed(folder):

@@ -196,12 +196,8 @@ def _decoder_tensors(
     return tensors
 
 
-def _sections(shape: AttentionShape) -> list[int]:
-    return [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
-
-
 def _llama_attention(block: Tensors, shape: AttentionShape) -> Tensors:
-    tensors = _linear(block, "attention.input", ("q_proj", "k_proj", "v_proj"), _sections(shape))
+    tensors = _linear(block, "attention.input", ("q_proj", "k_proj", "v_proj"), shape.input_rows)
     tensors |= _linear(block, "attention.output", ("o_proj",))
     return (
         tensors
@@ -213,8 +209,7 @@ def _llama_attention(block: Tensors, shape: AttentionShape) -> Tensors:
 def _deepseek_attention(block: Tensors, shape: AttentionShape) -> Tensors:
     """DeepSeek's heads are (content, rotated), headwise's (rotated, content)."""
     query = "q_a_proj" if shape.q_latent else "q_proj"
-    sizes = [shape.q_latent or shape.heads * shape.qk_rank, shape.kv_latent + shape.rope_rank]
-    tensors = _linear(block, "attention.input", (query, "kv_a_proj_with_mqa"), sizes)
+    tensors = _linear(block, "attention.input", (query, "kv_a_proj_with_mqa"), shape.input_rows)
     names = {"output": "o_proj", "kv_latent_norm": "kv_a_layernorm", "kv_up": "kv_b_proj"}
     names |= {"query_latent_norm": "q_a_layernorm", "query_up": "q_b_proj"}
     for ours, theirs in names.items():
@@ -248,7 +243,7 @@ def _bert_tensors(state: Tensors, shape: ModelShape, options: ModelOptions) -> T
     names |= {"mlp.input": "intermediate.dense", "mlp.output": "output.dense", "norms.1": "output.LayerNorm"}
     for number, block in _blocks(state, shape):
         three = ("attention.self.query", "attention.self.key", "attention.self.value")
-        layer = _linear(block, "attention.input", three, _sections(shape.layers[number]))
+        layer = _linear(block, "attention.input", three, shape.layers[number].input_rows)
         for ours, theirs in names.items():
             layer |= _linear(block, ours, (theirs,))
         tensors |= {f"encoder.layer.{number}.{name}": tensor for name, tensor in layer.items()}

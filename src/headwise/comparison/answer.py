@@ -85,7 +85,7 @@ def carry_out(
     summary = Summary()
     while True:
         course = follow(plan, lambda runs: results(store, trainer.fit(runs), tried))
-        if not course.runs or summary.stopped:
+        if not course.runs:
             return summary
         planned = trainer.fit(course.runs)
         tried.update(run.key for run in planned)
@@ -152,7 +152,7 @@ def ask(task: str, base: str, **settings: Any) -> Question:
     """A question about one of headwise's tasks, as it is written on the command line."""
     from headwise.sweep.resolve import resolve
     from headwise.tasks import parse
-    from headwise.training.loop import TEST_SAMPLES, VALIDATION_SAMPLES
+    from headwise.training.evaluation import TEST_SAMPLES, VALIDATION_SAMPLES
 
     asked, execution = parse(task), resolve(settings.pop("device", "auto"), settings.pop("precision", "auto"))
     held_out = min(VALIDATION_SAMPLES, asked.samples("validation") or VALIDATION_SAMPLES)

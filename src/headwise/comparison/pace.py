@@ -50,12 +50,11 @@ def told(seconds: float) -> str:
 
 def measure(runs: list[Run], workers: int) -> list[float]:
     """Seconds of a training step of each run, with all workers busy."""
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headwise.sweep.plan.worker"])  # as the sweep does: the server is the same
-    with ProcessPoolExecutor(workers, context) as pool:
+    from headwise.sweep.processes import worker_context
+
+    with ProcessPoolExecutor(workers, worker_context()) as pool:
         return list(pool.map(step_seconds, runs))
 
 

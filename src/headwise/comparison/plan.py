@@ -11,14 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from headwise.cost import cached_per_token, fitting_micro_batches, forward_flops, parameters, sequence_length
+from headwise.cost import (
+    FORWARDS_PER_STEP,
+    fitting_micro_batches,
+    kv_bytes_per_token,
+    parameters,
+    sequence_length,
+    training_flops,
+)
 from headwise.known import find
 from headwise.options import ModelOptions
 from headwise.search import AXES, candidates, equal_cost, starting_point
 from headwise.shape import ModelShape
-from headwise.spec import Spec, SpecError
+from headwise.spec import JsonSpec, SpecError
 from headwise.store.rows import TRIAL_SEED, Cell
 from headwise.training.run import Execution, Recipe, Run, RunResult
 
@@ -34,21 +41,7 @@ NEAR = 0.01  # costs closer than this are called equal
 Found = Callable[[list[Run]], Sequence[RunResult | None]]
 
 
-class _Kept(Spec):
-    """A spec that is kept as JSON, where tuples are lists and nested specs are objects."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read(cls, value: Any, info: Any) -> Any:
-        kinds: dict[str, type[Spec]] = {"options": ModelOptions, "recipe": Recipe, "execution": Execution}
-        if info.field_name in kinds and isinstance(value, dict):
-            return kinds[info.field_name](**value)
-        if info.field_name == "arms" and isinstance(value, list):
-            return tuple(Arm(**one) if isinstance(one, dict) else one for one in value)
-        return tuple(value) if isinstance(value, list) else value
-
-
-class Question(_Kept):
+class Question(JsonSpec):
     """What is asked. Zero steps or seeds: as many as fit the budget."""
 
     task: dict[str, Any] = Field(description="name and options of the task, or of somebody's own trainer")
@@ -72,7 +65,7 @@ class Question(_Kept):
         return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Arm(_Kept):
+class Arm(JsonSpec):
     """A shape, how long it trains, and how long a step of it took when the plan was made."""
 
     shape: str
@@ -80,7 +73,7 @@ class Arm(_Kept):
     step_seconds: float = Field(ge=0)
 
 
-class Plan(_Kept):
+class Plan(JsonSpec):
     """Everything that is decided before the first run; the base is the first arm."""
 
     task: dict[str, Any]
@@ -119,7 +112,7 @@ class Plan(_Kept):
         The test after the last step is not in a result's seconds.
         """
         evaluated = run.evaluations * self.held_out[0] + test * self.held_out[1]
-        return run.steps + evaluated / run.recipe.batch / 3
+        return run.steps + evaluated / run.recipe.batch / FORWARDS_PER_STEP
 
 
 # ---- arms ----------------------------------------------------------------------------------------------------------
@@ -173,8 +166,8 @@ def costs(plan: Plan, shape: str) -> dict[str, int]:
     model, length = ModelShape.parse(shape), sequence_length(plan.options, plan.tokens)
     return {
         "parameters": parameters(model, plan.options)["body"],
-        "flops": 3 * forward_flops(model, plan.options, length) // length,
-        "kv_bytes_per_token": 2 * cached_per_token(model),  # at 16 bits
+        "flops": training_flops(model, plan.options, length) // length,
+        "kv_bytes_per_token": kv_bytes_per_token(model),
     }
 
 

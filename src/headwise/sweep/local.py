@@ -1,6 +1,5 @@
-"""Runs in processes of this machine: one a core (or GPU), one thread each, longest run first, while memory lasts."""
+"""Runs in processes of this machine: one per core (or GPU), one thread each, longest run first, while memory lasts."""
 
-import multiprocessing
 import os
 import time
 from contextlib import suppress
@@ -9,7 +8,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.processes import worker_context
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
 
@@ -27,7 +27,7 @@ class _Worker:
 
 
 def sweep(
-    plan: Plan,
+    plan: SweepPlan,
     store: Rows,
     *,
     checkpoints: Path,
@@ -48,7 +48,7 @@ def sweep(
 class _Pool:
     def __init__(
         self,
-        plan: Plan,
+        plan: SweepPlan,
         store: Rows,
         checkpoints: Path,
         workers: int,
@@ -63,9 +63,7 @@ class _Pool:
         self.summary = Summary(planned=len(plan.todo) + len(plan.found), found=len(plan.found))
         self.deaths: dict[str, int] = {}
         self.stopping = 0
-        # Forked from a server that has torch loaded and nothing running: quick to start, and safe to fork.
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["headwise.sweep.plan.worker"])
+        self.context = worker_context()
         self.count = max(1, min(workers or usable_cores(), len(self.queue)))
         self.workers = [self._start(core) for core in range(self.count)] if self.queue else []
 
@@ -130,10 +128,12 @@ class _Pool:
         worker.run = None
         if kind == "result":
             return self._record(run, RunResult(**content))
-        self.summary.stopped += 1
         if kind == "disk":
             raise DiskError(content)
-        self.queue = self.queue if self.stopping else [run, *self.queue]
+        if self.stopping:
+            self.summary.stopped += 1
+        else:
+            self.queue.insert(0, run)
 
     def _record(self, run: Run, result: RunResult) -> None:
         record(run, result, self.store, self.summary, self.watch)
