@@ -160,7 +160,7 @@ def shapes(
 
         with _progress("measuring a training step of each shape") as on_progress:
             times = equal_time(base.shape, base.options, vary=axes, context=context, on_progress=on_progress)
-        return print_document(times, as_json) if as_json else show(*times_table(times, str(base.shape)))
+        return print_document(times.as_dict(), as_json) if as_json else show(*times_table(times))
     from headwise.search import equal_cost
 
     part = _fraction(tolerance)

@@ -1,6 +1,6 @@
 """Tables for a terminal of 80 columns."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -8,6 +8,9 @@ from rich.table import Table
 from headwise.cost import BODY_PARTS, Cost
 from headwise.known import KNOWN, Known
 from headwise.search import Row
+
+if TYPE_CHECKING:
+    from headwise.measure.step_time import EqualTimes
 
 _SI = ("", "k", "M", "G", "T", "P", "E", "Z")  # FLOPs and bytes
 _COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
@@ -100,16 +103,15 @@ def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[Rend
     return [f"{told}; base [bold]{base}[/bold]", table, *more]
 
 
-def times_table(rows: list[dict[str, Any]], base: str) -> list[RenderableType]:
+def times_table(times: "EqualTimes") -> list[RenderableType]:
     """Shapes with the time of a training step here, and how many steps fit the base's time."""
     table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps")
     table.columns[0].no_wrap = True
-    for row in rows:
+    for row in times.rows:
         cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), short(row["parameters"], prefixes=_COUNT)]
         cells += [percent(row["difference"]), f"{row['time']:.2f} ×", f"{row['steps']:.2f} ×"]
-        table.add_row(*cells, style="bold" if row["shape"] == base else "")
-    told = f"{len(rows)} shapes with the time of a training step, measured here on the body; base [bold]{base}[/bold]"
-    return [told, table, "steps: what fits the time of one step of the base"]
+        table.add_row(*cells, style="bold" if row["shape"] == times.base else "")
+    return [times.headline, table, "steps: what fits the time of one step of the base"]
 
 
 def known_table() -> RenderableType:
