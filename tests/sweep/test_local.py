@@ -15,7 +15,8 @@ from headwise.spec import SpecError
 from headwise.store.records import StoreError
 from headwise.store.store import Store
 from headwise.sweep import local
-from headwise.sweep.plan import Watch, make_plan, memory, read_shard, work
+from headwise.sweep.drive import conduct
+from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, work
 from headwise.tasks import load
 from headwise.training.loop import train
 from headwise.training.resume import DiskError
@@ -129,6 +130,29 @@ def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
     whole = sweep(runs, rows, tmp_path)
     assert whole.trained == 3 - summary.trained
     assert rows[runs[0].key].metrics == train(runs[0]).metrics
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_raises(tmp_path, number):
+    """No half answer comes back: `Stopped` is a KeyboardInterrupt, and the same call goes on from the checkpoints."""
+    runs, told = some_runs(3, steps=2000), []
+    handlers = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupt(run, step):
+        if not told:
+            os.kill(os.getpid(), number)
+        told.append(step)
+
+    with Store(tmp_path / "runs.db") as store:
+        with pytest.raises(KeyboardInterrupt, match="goes on from the checkpoints") as stopped:
+            conduct(runs, store, folder=tmp_path, watch=Watch(on_step=interrupt))
+        summary = stopped.value.summary
+        assert isinstance(stopped.value, Stopped)
+        assert summary.stopped
+        assert (summary.planned, summary.trained) == (3, len(list(store.runs())))
+        assert list((tmp_path / "checkpoints").glob("*.safetensors"))
+        assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == handlers
+        assert conduct(runs, store, folder=tmp_path).trained == 3 - summary.trained
 
 
 FULL_DISK = """import os, errno

@@ -84,6 +84,7 @@ def demo(
     from headwise.store.rows import results_of
     from headwise.store.store import Store
     from headwise.sweep.drive import conduct
+    from headwise.sweep.plan import Stopped
     from headwise.sweep.resolve import fitted
     from headwise.training.run import Execution
 
@@ -91,8 +92,11 @@ def demo(
     typer.echo(f"nearest-neighbour search: {told}", err=True)
     with TemporaryDirectory() as temporary, Store(store or Path(temporary) / "demo.db") as held:
         runs = fitted([cell.run for cell in cells], Execution(), held)
-        with live_sweep(runs) as watch:
-            summary = conduct(runs, held, folder=Path(temporary), watch=watch)
+        try:
+            with live_sweep(runs) as watch:
+                summary = conduct(runs, held, folder=Path(temporary), watch=watch)
+        except Stopped as stopped:
+            summary = stopped.summary
         found = rows_of(cells, results_of(held, cells))
     if summary.stopped or summary.failed:
         typer.echo(f"headwise: {summary.stopped} runs stopped, {summary.failed} failed; no verdict", err=True)

@@ -102,6 +102,7 @@ def _answer(
     from headwise.comparison.verdict import arm_rows, confounds, document, held_equal, rerun, settle
     from headwise.report.compare import answer_tables, chart, plan_lines
     from headwise.report.tables import show
+    from headwise.sweep.plan import Stopped
 
     plan = remembered(question, held.files, trainer)
     seconds = plan_seconds(plan, trainer.workers)
@@ -109,10 +110,11 @@ def _answer(
     if dry_run:
         return print_json(_planned(plan, seconds)) if as_json else show(*lines)
     typer.echo("\n".join(lines), err=True)
-    summary = carry_out(plan, held, trainer, lambda runs, stage: _watched(held, runs, stage))
-    if summary.stopped:
+    try:
+        summary = carry_out(plan, held, trainer, lambda runs, stage: _watched(held, runs, stage))
+    except Stopped:
         typer.echo("headwise: stopped; the same command goes on from here", err=True)
-        raise typer.Exit(130)
+        raise typer.Exit(130) from None
     found = answer(plan, held, trainer)
     again = rerun(plan, words) if plan.hold != "time" else shlex.join(["headwise", *sys.argv[1:]])
     told: dict[str, Any] = {

@@ -82,7 +82,7 @@ def study_run(
     from headwise.report.live import live_sweep
     from headwise.studies import load
     from headwise.sweep.drive import conduct
-    from headwise.sweep.plan import Summary, make_plan, read_shard
+    from headwise.sweep.plan import Stopped, Summary, make_plan, read_shard
     from headwise.sweep.price import price
     from headwise.sweep.resolve import fitted, resolve
     from headwise.sweep.tracking import tracker
@@ -96,18 +96,20 @@ def study_run(
             return _show_price(price(plan, workers or _cores()), as_json)
         for runs in stages(study, preset, held, execution, sources):
             plan = make_plan(runs, held, part)
-            with live_sweep(list(plan.todo)) as watch, tracker(track, name, watch) as watching:
-                summary += conduct(
-                    runs,
-                    held,
-                    folder=held.files,
-                    workers=workers,
-                    watch=watching,
-                    shard=part,
-                    ray_address=ray,
-                    keep_weights=keep_weights or study.keep_weights,
-                )
-            if summary.stopped:
+            try:
+                with live_sweep(list(plan.todo)) as watch, tracker(track, name, watch) as watching:
+                    summary += conduct(
+                        runs,
+                        held,
+                        folder=held.files,
+                        workers=workers,
+                        watch=watching,
+                        shard=part,
+                        ray_address=ray,
+                        keep_weights=keep_weights or study.keep_weights,
+                    )
+            except Stopped as stopped:
+                summary += stopped.summary
                 break
         judgements, rows = judge_all(study, held), study_rows(study, preset, held)
     chart = _draw(study, rows, preset, out) if rows or not summary.planned else None

@@ -80,6 +80,7 @@ def train(
     from headwise.shape import ModelShape
     from headwise.store.rows import at_rates, best_rate
     from headwise.sweep.drive import conduct
+    from headwise.sweep.plan import Stopped
     from headwise.sweep.resolve import fitted, resolve
     from headwise.tasks import parse
     from headwise.training.run import Recipe, Run
@@ -95,11 +96,12 @@ def train(
 
         def done(runs: list[Run]) -> list[Run]:
             planned = fitted(runs, resolve("auto", "auto"), held)
-            with live_sweep(planned) as watch:
-                summary = conduct(planned, held, folder=held.files, watch=watch, keep_weights=keep_weights)
-            if summary.stopped:
+            try:
+                with live_sweep(planned) as watch:
+                    conduct(planned, held, folder=held.files, watch=watch, keep_weights=keep_weights)
+            except Stopped:
                 typer.echo("headwise: stopped; the same command goes on from the checkpoint", err=True)
-                raise typer.Exit(130)
+                raise typer.Exit(130) from None
             return planned
 
         if len(rates) > 1:

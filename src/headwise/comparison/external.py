@@ -22,7 +22,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.store.store import Store
-from headwise.sweep.plan import Summary, Watch, make_plan, record
+from headwise.sweep.plan import Stopped, Summary, Watch, make_plan, record
 from headwise.training.run import Run, RunResult
 
 NAME = "command"  # of the task, in a run of this kind
@@ -70,9 +70,7 @@ class Theirs:
     def step_seconds(self, runs: list[Run]) -> list[float]:
         """From one run of the base, which is kept: the others are taken to be as fast."""
         base = runs[0]
-        summary = self.do([base], Watch())
-        if summary.stopped:
-            raise KeyboardInterrupt
+        self.do([base], Watch())
         held = self.store.get(base.key)
         assert held is not None
         if held[1].status == "failed":
@@ -89,7 +87,7 @@ class Theirs:
                 result = execute(run)
             except KeyboardInterrupt:
                 summary.stopped += 1
-                break
+                raise Stopped(summary) from None
             record(run, result, self.store, summary, watch)
         return summary
 

@@ -54,7 +54,7 @@ def measure(runs: list[Run], workers: int) -> list[float]:
     from concurrent.futures import ProcessPoolExecutor
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headwise.sweep.plan.worker"])  # as the sweep does: the server is the same
+    context.set_forkserver_preload(["headwise.sweep.worker"])  # as the sweep does: the server is the same
     with ProcessPoolExecutor(workers, context) as pool:
         return list(pool.map(step_seconds, runs))
 

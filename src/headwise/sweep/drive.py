@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.store.store import Store
-from headwise.sweep.plan import Summary, Watch, make_plan
+from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
 from headwise.sweep.resolve import compile_kernels
 from headwise.training.run import Run
 
@@ -25,7 +25,7 @@ def conduct(
     keep_weights: bool = False,
     checkpoint_seconds: float = 20.0,
 ) -> Summary:
-    """Do what the store lacks, here or on a Ray cluster; Ctrl-C and SIGTERM checkpoint and stop."""
+    """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`."""
     plan = make_plan(runs, store, shard)
     weights = folder / "weights" if keep_weights else None
     with _stoppable(watch or Watch()) as watching:
@@ -35,10 +35,14 @@ def conduct(
             from headwise.sweep import local
 
             compile_kernels(plan.todo, watching)
-            return local.sweep(plan, store, workers=workers, **settings)
-        from headwise.sweep import ray_cluster
+            summary = local.sweep(plan, store, workers=workers, **settings)
+        else:
+            from headwise.sweep import ray_cluster
 
-        return ray_cluster.sweep(plan, store, address=ray_address, **settings)
+            summary = ray_cluster.sweep(plan, store, address=ray_address, **settings)
+        if watching.stop_asked():
+            raise Stopped(summary)
+        return summary
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class _Pool:
         self.stopping = 0
         # Forked from a server that has torch loaded and nothing running: quick to start, and safe to fork.
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["headwise.sweep.plan.worker"])
+        self.context.set_forkserver_preload(["headwise.sweep.worker"])
         self.count = max(1, min(workers or usable_cores(), len(self.queue)))
         self.workers = [self._start(core) for core in range(self.count)] if self.queue else []
 
@@ -130,10 +130,12 @@ class _Pool:
         worker.run = None
         if kind == "result":
             return self._record(run, RunResult(**content))
-        self.summary.stopped += 1
         if kind == "disk":
             raise DiskError(content)
-        self.queue = self.queue if self.stopping else [run, *self.queue]
+        if self.stopping:
+            self.summary.stopped += 1
+        else:
+            self.queue.insert(0, run)
 
     def _record(self, run: Run, result: RunResult) -> None:
         record(run, result, self.store, self.summary, self.watch)

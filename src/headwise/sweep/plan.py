@@ -59,6 +59,14 @@ class Summary:
         return Summary(**{name: count + getattr(other, name) for name, count in vars(self).items()})
 
 
+class Stopped(KeyboardInterrupt):
+    """A sweep was interrupted: what ended is in the store, what ran is in checkpoints; `summary` counts both."""
+
+    def __init__(self, summary: Summary) -> None:
+        super().__init__("stopped; the same call goes on from the checkpoints")
+        self.summary = summary
+
+
 @dataclass
 class Watch:
     """What a sweep tells while it runs; the command line draws it."""
