@@ -69,12 +69,17 @@ def price(
     *,
     context: int = 0,
     dtype: str = "bfloat16",
+    family: str = "",
+    **details: Any,
 ) -> Cost:
     """Everything `headwise cost` shows, of a shape, a known model or the name of either.
 
-    `dtype` is that of weights and cache; training is counted in float32.
+    `dtype` is that of weights and cache; training is counted in float32. A `family` makes a bare shape a model, with
+    the `details` it needs: `price("w512-h8-L6", family="llama", vocab=32000)`.
     """
-    known = model if isinstance(model, Known) else find(model) if isinstance(model, str) else Known("", model)
+    if isinstance(model, ModelShape):
+        model = str(model) if family else Known("", model)
+    known = find(model, family, context=context, **details) if isinstance(model, str) else model
     shape, options = known.shape, options or known.options
     if dtype not in DTYPE_BYTES:
         raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")

@@ -104,7 +104,7 @@ def find(text: str, family: str = "", **details: Any) -> Known:
     known = _find(text)
     if not family:
         if details.get("vocab"):
-            raise SpecError("a vocabulary (--vocab) needs a --family, as in --family llama --vocab 32000")
+            raise SpecError("--vocab needs a --family, as in --family llama --vocab 32000")
         return known
     if known.name:
         raise SpecError(f"{known.name} has a family of its own; give its shape instead: {known.shape}")
