@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from headwise.cli import checkpoints as cli_checkpoints
@@ -22,7 +21,7 @@ from headwise.cli.terminal import AsJson, listed, print_json, progress, show_or_
 class Commands(TyperGroup):
     """The commands; an interrupt says what was saved, and exits with 130."""
 
-    def invoke(self, ctx: Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stopped:
