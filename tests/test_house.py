@@ -22,10 +22,10 @@ report cli __init__ __main__
 """
 LIGHT = """
 spec shape options known cost search cli.app training.run store.store store.rows sweep.plan sweep.drive ledger.judge
-ledger.study ledger.certify ledger.law studies studies._recipes theory.bounds theory.needs charts.grammar charts.curves
-comparison.answer comparison.suggest comparison.external comparison.verdict comparison.prediction studies._running
-studies._demo studies._catalogue store.listing sweep.single report.studies report.predict
-sweep.tracking report.theory report.tables
+ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text studies._recipes.statistics
+theory.bounds theory.needs charts.grammar charts.curves charts.ranks comparison.answer comparison.suggest
+comparison.external comparison.verdict comparison.prediction studies._running studies._demo studies._catalogue
+store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest
 """
 ROOMS, NO_TORCH = HOUSE.split(), LIGHT.split()
@@ -46,6 +46,13 @@ def test_a_module_imports_only_from_rooms_above_its_own():
         room = ROOMS.index(name.split(".")[0])
         used = {other.split(".")[0] for other in imports(path)}
         assert {other for other in used if ROOMS.index(other) > room} == set(), name
+
+
+def test_studies_import_no_other_study():
+    """What several share stands in studies/_recipes."""
+    for name, path in MODULES.items():
+        if re.fullmatch(r"studies\.[a-z]\w*", name):
+            assert [other for other in imports(path) if re.match(r"studies(\.[a-z]|$)", other)] == [], name
 
 
 def loaded_after(statement):

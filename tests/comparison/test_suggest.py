@@ -5,7 +5,7 @@ import pytest
 from headwise.comparison.suggest import suggestions
 from headwise.cost import price
 from headwise.known import find
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
 from headwise.ledger.law import Point, fit
 from headwise.options import ModelOptions
@@ -14,7 +14,7 @@ from headwise.spec import SpecError
 
 def judged(name, decided):
     claim = Claim(name, f"claim {name}", "", "", lambda rows: [])
-    return Judgement(claim, decided, "laptop", Comparison("ratio", (), 1.0), 1.2, 1.1, 1.3, 3, (), "")
+    return Judgement(claim, decided, "laptop", seeds=3)
 
 
 def test_suggestions_name_their_evidence_and_exact_costs():

@@ -19,7 +19,7 @@ RATES = (0.001, 0.01, 0.1)
 @pytest.fixture
 def study():
     found = load("in-context")
-    return replace(found, presets={"smoke": found.presets["smoke"] | {"rates": RATES}})
+    return replace(found, presets={"smoke": found.presets["smoke"].replace(rates=RATES)})
 
 
 def done(run, **metrics):

@@ -147,7 +147,7 @@ def store(tmp_path):
             if run.seed not in (0, 1000):
                 continue
             error = truth(run.shape, run.steps)
-            for rate in study.presets["laptop"]["rates"]:
+            for rate in study.presets["laptop"].rates:
                 one = run.replace(recipe=run.recipe.replace(learning_rate=rate))
                 held.add(one, RunResult(one.key, "done", {"error": error, "validation_error": error}))
     return path

@@ -176,11 +176,19 @@ def test_verdicts_and_numbers_are_those_of_the_rows(page, whole):
         "Q9": "holds",
         "Q14": "open",
     }
-    found, above, published = (cell.text for cell in rows["Q7"].all("td", class_="number"))
-    assert (found, above, published) == ("3030 to 30", "2", f"{0.3072 / 0.01531:.3g}")
-    assert [cell.text for cell in rows["Q14"].all("td", class_="number")] == ["", "", ""]
+    effect, required = (rows["Q7"].one("td", **{"data-label": name}).text for name in ("effect", "required"))
+    assert (effect, required) == ("30× [30×, 30×]published 20×", "at least 2×")
+    assert [rows["Q14"].one("td", **{"data-label": name}).text for name in ("effect", "required")] == ["", ""]
     certain = ledger(whole)["Q3"]  # proved: it takes no runs
-    assert (certain.one("span").text, certain.all("td", class_="number")[0].text) == ("holds", "3exact")
+    assert (certain.one("span").text, certain.one("td", **{"data-label": "effect"}).text) == ("holds", "3.00 exact")
+
+
+def test_every_comparison_of_a_claim_stands_with_its_study(cliff):
+    first = cliff.one("ul", class_="claims").all("li")[0]
+    lines = [line.words for line in first.all("small", class_="line")]
+    assert lines[0].startswith("64 times the heads, of rank 8 vs one head of rank 16: test error 30×")
+    assert lines[1].startswith("one head of rank 16 vs a constant predictor: test error")
+    assert [line.rpartition(" ")[2] for line in lines[:2]] == ["yes", "yes"]
 
 
 def test_the_filter_offers_what_there_is(whole):

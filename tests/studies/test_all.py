@@ -5,11 +5,12 @@ import json
 import pytest
 
 from headwise.ledger.certify import bound_of, check
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
+from headwise.ledger.study import Preset
 from headwise.spec import SpecError
 from headwise.store.rows import rows
 from headwise.studies import load, load_all, names
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 from headwise.training.loop import train
 from headwise.training.run import RunResult
 
@@ -26,7 +27,7 @@ def test_presets_are_grids_of_different_runs(study):
     for preset in study.presets:
         cells = study.of(preset)
         assert len({(*cell.place.values(), cell.run.seed) for cell in cells}) == len(cells)
-        json.dumps(study.presets[preset])
+        json.dumps(study.presets[preset].model_dump())
 
 
 def test_the_docstring_says_paper_claims_and_command(study):
@@ -45,7 +46,7 @@ def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
     assert len(found) == len(cells)
     assert study.chart(found, "smoke").to_dict()
     for claim in study.claims:
-        judgement = judge(claim, "smoke", found, "the laptop preset")
+        judgement = judge_claim(claim, "smoke", found)
         assert claim.computed or judgement.verdict == "open"
         assert json.dumps(judgement.as_dict())
     pairs = [(cell.run, results[cell.run.cell_key]) for cell in cells]
@@ -68,7 +69,7 @@ def test_unknown_studies_and_presets_are_refused():
 
 def test_a_preset_that_needs_data_says_which(monkeypatch):
     study = load("head-size")
-    monkeypatch.setitem(study.presets, "own", {"data": {"text": "your own letters"}})
+    monkeypatch.setitem(study.presets, "own", Preset(data={"text": "your own letters"}))
     study.check_data("own", {"text": "letters.txt"})
     with pytest.raises(SpecError, match="needs your own letters; say where it is"):
         study.check_data("own", {})

@@ -4,7 +4,7 @@ import pytest
 
 from headwise.cost import parameters
 from headwise.known import find as known
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.rows import Row
@@ -29,7 +29,7 @@ def world(study, tell):
 def verdicts(name, tell):
     study = load(name)
     rows = world(study, tell)
-    return {claim.id: judge(claim, "laptop", rows, "").verdict for claim in study.claims}
+    return {claim.id: judge_claim(claim, "laptop", rows).verdict for claim in study.claims}
 
 
 def errors(base=0.5, thin=0.5, **special):
@@ -75,7 +75,7 @@ def test_worlds_of_long_sequences(tell, wanted):
 def test_a_thin_model_that_saves_too_little_fails():
     study = load("thinner-bert")
     rows = [Row(row.cell, row.seed, row.metrics | {"parameters": 1e5}, row.key) for row in world(study, errors())]
-    assert {judge(claim, "laptop", rows, "").verdict for claim in study.claims} == {"fails"}
+    assert {judge_claim(claim, "laptop", rows).verdict for claim in study.claims} == {"fails"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,7 +84,7 @@ def test_an_unfinished_preset_stays_open(name):
     rows = world(study, errors())
     for some in (rows[:1], rows[:6], rows[-3:], [row for row in rows if row.cell["arm"] != "thin"]):
         for claim in study.claims:
-            assert judge(claim, "laptop", some, "the rest").verdict == "open"
+            assert judge_claim(claim, "laptop", some).verdict == "open"
 
 
 # ---- arms ----------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def test_an_unfinished_preset_stays_open(name):
 def arms(preset):
     """Every group of arms of a preset, by name, as parameter counts."""
     for group in ("arms", "usual", "deep"):
-        if group in preset:
-            yield {arm: ModelShape.parse(shape) for arm, shape in preset[group].items()}
+        if hasattr(preset, group):
+            yield {arm: ModelShape.parse(shape) for arm, shape in getattr(preset, group).items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +120,7 @@ def test_arms_are_what_the_docstring_says(name, preset):
 
 
 def test_the_paper_preset_has_the_papers_pair():
-    shapes = load("thinner-bert").presets["paper"]["usual"]
+    shapes = load("thinner-bert").presets["paper"].usual
     assert (shapes["base"], shapes["thin"]) == (str(known("crammed-bert").shape), str(known("crammed-bert-thin").shape))
 
 
@@ -131,7 +131,7 @@ def test_fine_tuning_begins_with_the_pre_training_that_is_judged(preset):
     masked = {(cell.place["arm"], cell.run.seed): cell.run for cell in cells
               if (cell.place["model"], cell.place["task"]) == ("usual", MASKED)}  # fmt: skip
     tuned = [cell for cell in cells if cell.place["task"] == TUNED]
-    assert {cell.place["arm"] for cell in tuned} == set(load("thinner-bert").presets[preset]["tuned"])
+    assert {cell.place["arm"] for cell in tuned} == set(load("thinner-bert").presets[preset].tuned)
     for cell in tuned[:: len(tuned) // 3]:
         run = cell.run.replace(recipe=cell.run.recipe.replace(learning_rate=0.123))
         alone = masked[cell.place["arm"], run.seed].replace(recipe=run.recipe)

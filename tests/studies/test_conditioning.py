@@ -4,13 +4,14 @@ import math
 
 import pytest
 
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.ledger.study import study_rows
 from headwise.store.rows import Row
 from headwise.store.store import Store
 from headwise.studies import conditioning_and_speed as speed
 from headwise.studies import conditioning_in_training as training
 from headwise.studies import load
+from headwise.studies._recipes.statistics import kappa
 from headwise.training.loop import train
 
 PROBE = "heads-condition"
@@ -30,7 +31,7 @@ def world(name, tell):
 
 
 def judged(rows, name, claim):
-    return judge(next(one for one in load(name).claims if one.id == claim), "laptop", rows, "")
+    return judge_claim(next(one for one in load(name).claims if one.id == claim), "laptop", rows)
 
 
 # ---- reading a history ---------------------------------------------------------------------------------------------
@@ -48,13 +49,13 @@ def test_kappa_is_a_geometric_mean_over_layers_and_evaluations():
         for i, v in enumerate(pair)
     ]
     other = (20, "residual-heads-condition.layer0", 7.0), (20, "error", 0.5)
-    assert training.kappa(row(*told, *other), PROBE) == pytest.approx(100)
-    assert training.kappa(row(*told, *other), PROBE, 0.5, 0.5) == pytest.approx(3)
-    assert training.kappa(row(*told, *other), PROBE, 0.0, 0.75) == pytest.approx((16 * 9 * 16) ** (1 / 6))
-    assert math.isnan(training.kappa(row(*other), PROBE))
+    assert kappa(row(*told, *other), PROBE) == pytest.approx(100)
+    assert kappa(row(*told, *other), PROBE, 0.5, 0.5) == pytest.approx(3)
+    assert kappa(row(*told, *other), PROBE, 0.0, 0.75) == pytest.approx((16 * 9 * 16) ** (1 / 6))
+    assert math.isnan(kappa(row(*other), PROBE))
     singular = row((20, f"{PROBE}.layer0", math.inf), (20, f"{PROBE}.layer1", 4.0))
-    assert training.kappa(singular, PROBE) == math.inf
-    assert training.kappa(singular, PROBE, most=100.0) == pytest.approx(20)
+    assert kappa(singular, PROBE) == math.inf
+    assert kappa(singular, PROBE, most=100.0) == pytest.approx(20)
 
 
 def curve(*values):
@@ -113,7 +114,9 @@ def test_singular_matrices_of_one_head_do_not_leave_the_claim_open():
 def test_the_value_at_the_beginning_is_told():
     comparisons = training.stays_true(world("conditioning-in-training", by_heads(-0.5, -0.2, -0.1)))
     assert len(comparisons) == 8  # two tasks, 1 to 8 and 8 to 32 heads, middle and end
-    assert comparisons[0].what == "images: κ with 1 head over that with 8, in the middle (2.83 at the beginning)"
+    first = comparisons[0]
+    assert (first.variant, first.baseline, first.where) == ("8 heads", "1 head", "images, in the middle")
+    assert dict(first.beside) == {"at the beginning": pytest.approx(8**0.5)}
     assert comparisons[0].ratios == pytest.approx((8**0.2,) * 10)
 
 
@@ -125,7 +128,7 @@ def test_a_gain_that_stops_at_a_few_heads_is_not_enough():
 
     found = judged(world("conditioning-in-training", tell), "conditioning-in-training", "L3")
     assert found.verdict == "fails"
-    assert "8 heads over that with 32" in found.comparison.what
+    assert (found.deciding.comparison.variant, found.deciding.comparison.baseline) == ("32 heads", "8 heads")
 
 
 def test_runs_are_shared_by_both_axes():
@@ -261,5 +264,5 @@ def test_history_comes_back_from_parquet(tmp_path):
         assert result.status == "done"
         assert result.probes
         assert {*result.probes} <= {*found[part].history}
-        assert math.isfinite(training.kappa(found[part], PROBE))
+        assert math.isfinite(kappa(found[part], PROBE))
     assert [step for step, name, _ in found["training"].history if name == "cross_entropy"] == [1, 2, 3, 4]

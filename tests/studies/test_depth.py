@@ -7,13 +7,16 @@ import pytest
 
 from headwise.cost import parameters
 from headwise.known import KNOWN
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
+from headwise.ledger.published import published_table
 from headwise.models import build
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.studies import load
-from headwise.studies.thinner_vit import PRESETS, arms, as_large, published, vit_options
+from headwise.studies._recipes.images import vit_options
+from headwise.studies._recipes.thinner import as_large, variants
+from headwise.studies.thinner_vit import PRESETS
 
 NAMES = ("thinner-vit", "mlp-or-heads")
 VIT = KNOWN["vit-b16"].options
@@ -32,7 +35,7 @@ def world(name, tell):
 
 def judgement(name, claim, tell, change=lambda rows: rows):
     (asked,) = [one for one in load(name).claims if one.id == claim]
-    return judge(asked, "laptop", change(world(name, tell)), "")
+    return judge_claim(asked, "laptop", change(world(name, tell)))
 
 
 def by_kind(**errors):
@@ -74,7 +77,8 @@ def test_a_thin_model_must_save_parameters():
     same = by_kind(base=0.5, thin=0.5, control=0.5, equal=0.5)
     found = judgement("thinner-vit", "L5", same, as_large_as_the_base)
     assert found.verdict == "fails"
-    assert found.comparison.what.startswith("parameters of base: 3 × 4 heads of 8 over those of thin: 2 × 8 heads of 4")
+    assert found.deciding.comparison.metric == "parameters"
+    assert [one.verdict for one in found.comparisons] == ["holds", "fails"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,8 +87,8 @@ def test_an_unfinished_preset_can_be_judged(name):
     for claim in load(name).claims:
         for count in range(1, len(rows), 3):
             for some in (rows[:count], rows[-count:]):
-                assert all(not math.isnan(comparison.above) for comparison in claim.decide(some))
-                assert len({row.seed for row in some}) > 2 or judge(claim, "laptop", some, "").verdict == "open"
+                assert all(not math.isnan(comparison.threshold) for comparison in claim.decide(some))
+                assert len({row.seed for row in some}) > 2 or judge_claim(claim, "laptop", some).verdict == "open"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,7 +125,7 @@ def built(shape, options):
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
 def test_arms_have_the_sizes_they_state(preset):
     options = vit_options(PRESETS[preset])
-    found = list(arms(PRESETS[preset]))
+    found = list(variants(PRESETS[preset], options))
     (base,) = [shape for kind, shape in found if kind == "base"]
     size = built(base, options)
     for kind, shape in found:
@@ -190,7 +194,7 @@ def test_thin_variants_save_whole_layers(base, thin, layer):
 
 
 def test_the_published_pairs_get_smaller_and_no_worse():
-    pairs = published()
+    pairs = published_table("leaner")
     assert len(pairs) == 6
     for pair in pairs:
         assert 0.4 < float(pair["thin_parameters"]) / float(pair["parameters"]) < 0.75

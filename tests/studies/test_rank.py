@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from headwise.charts.grammar import published_values
-from headwise.ledger.judge import judge
+from headwise.ledger.claims import paired_effects
+from headwise.ledger.judge import judge_claim
+from headwise.ledger.published import published_values
 from headwise.store.rows import Row
 from headwise.studies import context_length, converged_heads, load, positions
-from headwise.studies.rank_cliff import PRESETS as RANK_CLIFF
-from headwise.studies.rank_cliff import compare_effects, run_of
+from headwise.studies._recipes.neighbors import SIZES, neighbor_run
 from headwise.studies.transition import threshold
 
 NAMES = (
@@ -38,7 +38,7 @@ def world(study, tell):
 def verdict(name, tell):
     study = load(name)
     (claim,) = study.claims
-    return judge(claim, "laptop", world(study, tell), "").verdict
+    return judge_claim(claim, "laptop", world(study, tell)).verdict
 
 
 def steps(by_rank):
@@ -134,7 +134,7 @@ def test_an_unfinished_preset_can_be_judged(name):
     for some in (*(rows[:count] for count in range(1, len(rows), 4)), *(rows[-count:] for count in range(1, 9))):
         seeds = len({row.seed for row in some})
         assert all(len(comparison.ratios) <= seeds for comparison in claim.decide(some))
-        assert seeds > 2 or judge(claim, "laptop", some, "the rest").verdict == "open"
+        assert seeds > 2 or judge_claim(claim, "laptop", some).verdict == "open"
 
 
 def test_a_power_is_stated():
@@ -170,9 +170,9 @@ def test_probed_runs_are_shared():
 
 def test_values_fill_the_width_at_any_rank():
     for rank in range(1, 17):
-        layer = run_of(RANK_CLIFF["laptop"], 1, 1, rank, 0).model_shape.layers[0]
+        layer = neighbor_run(SIZES["laptop"], 1, 1, rank, 0).model_shape.layers[0]
         assert 16 <= layer.heads * layer.v_rank < 16 + rank
-    assert run_of(RANK_CLIFF["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith("w32-h8-r8")
+    assert neighbor_run(SIZES["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith("w32-h8-r8")
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
@@ -189,7 +189,8 @@ def test_effects_are_paired_by_seed():
     def arm(*errors):
         return [Row({}, seed, {"error": error}, f"{seed}-{error}") for seed, error in enumerate(errors)]
 
-    found = compare_effects("", (arm(8.0, 6.0), arm(2.0, 1.0)), (arm(2.0, 9.0, 5.0), arm(1.0, 3.0)), 1.0)
+    variant, baseline = ("", arm(8.0, 6.0), arm(2.0, 1.0)), ("", arm(2.0, 9.0, 5.0), arm(1.0, 3.0))
+    found = paired_effects("", variant, baseline, at_least=1.0)
     assert found.ratios == pytest.approx((2.0, 2.0))
     assert len(found.keys) == 8
 

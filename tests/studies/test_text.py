@@ -6,7 +6,7 @@ import random
 import pytest
 
 from headwise.cost import parameters
-from headwise.ledger.judge import judge
+from headwise.ledger.judge import judge_claim
 from headwise.ledger.law import features
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
@@ -30,7 +30,7 @@ def judged(id_, rows):
     claim = next(
         claim for name in ("thinner-gpt", "predict-the-trade") for claim in load(name).claims if claim.id == id_
     )
-    return judge(claim, "laptop", rows, "more")
+    return judge_claim(claim, "laptop", rows)
 
 
 # ---- thinner-gpt ---------------------------------------------------------------------------------------------------
@@ -121,13 +121,13 @@ def line(slope, start=0.0):
 def test_a_ladder_is_carried_on_to_a_billion(tell, wanted):
     found = judged("L15", world("predict-the-trade", tell, noise=1e-4))
     assert found.verdict == wanted
-    assert "2.4e+20 FLOPs, 165 hours" in found.comparison.what
+    assert found.deciding.comparison.note
 
 
 def test_the_line_is_read_where_it_should_be():
     """0.01 at a million and 0.03 more for each of three tenfolds."""
     found = judged("L15", world("predict-the-trade", line(0.03, 0.01), noise=0.0))
-    assert found.estimate == pytest.approx(math.exp(0.01 + 0.03 * 3), rel=1e-9)
+    assert found.deciding.estimate == pytest.approx(math.exp(0.01 + 0.03 * 3), rel=1e-9)
 
 
 def test_a_rung_of_its_own_leaves_the_ladder_open():
@@ -143,8 +143,9 @@ def test_the_real_pair_is_priced():
     """6 FLOPs a parameter and token, of bodies of 1.06 and 0.71 B, 20 tokens a parameter; attention adds some."""
     sizes = [12 * 1920**2 * depth for depth in (24, 16)]
     least = 6 * 20 * sizes[0] * sum(sizes)
-    flops = float(price_of_one_pair().split()[4])
+    flops, hours = price_of_one_pair()
     assert least < flops < 1.15 * least
+    assert hours == pytest.approx(165, abs=1)
 
 
 def test_thinner_gpts_runs_are_found_again():
@@ -161,5 +162,5 @@ def test_an_unfinished_preset_can_be_judged(name):
     rows = world(name, lambda place, run: lawful(place, run))
     for some in (rows[:1], rows[:9], rows[-20:], rows[::7], rows[:40]):
         for claim in load(name).claims:
-            assert judge(claim, "laptop", some, "the rest", whole=False).verdict == "open"
+            assert judge_claim(claim, "laptop", some, whole=False).verdict == "open"
             claim.decide(some)

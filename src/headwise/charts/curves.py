@@ -1,6 +1,7 @@
 """One chart for most studies: measured points with their spread, what theory says as lines, published values hollow."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import mean
 from typing import Any, Literal, TypedDict
 
@@ -11,10 +12,9 @@ from headwise.store.rows import Row
 
 Kind = Literal["measured", "scattered", "theory", "published"]
 
-
 KEY: dict[Kind, str] = {
     "measured": "points: measured, bars the range of the seeds",
-    "scattered": "points without a line: a cell each",
+    "scattered": "points without a line: one per shape",
     "theory": "dashed: theory",
     "published": "hollow: published",
 }
@@ -36,7 +36,7 @@ class Point(TypedDict, total=False):
 def measured(
     rows: Iterable[Row], x: str, series: str, panel: str = "", metric: str = "error", label: str = "{}"
 ) -> list[Point]:
-    """A point a cell: the mean of its seeds and their range; `label` writes the series' name."""
+    """A point per cell: the mean of its seeds and their range; `label` writes the series' name."""
     cells: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if metric in row.metrics:
@@ -44,9 +44,20 @@ def measured(
             cells.setdefault(where, []).append(row.metrics[metric])
     points: list[Point] = []
     for (at, name, picture), values in sorted(cells.items(), key=str):
-        spread: Point = {"y": mean(values), "low": min(values), "high": max(values), "kind": "measured"}
-        points.append({"x": at, "series": label.format(name), "panel": str(picture), **spread})
+        points.append(across_seeds(values, at, label.format(name), str(picture)))
     return points
+
+
+def by_parameters(rows: Iterable[Row]) -> list[Point]:
+    """Error against parameters, a colour per variant and a panel per task."""
+    placed = [replace(row, cell={**row.cell, "parameters": row.metrics["parameters"]}) for row in rows]
+    return measured(placed, "parameters", "arm", "task")
+
+
+def across_seeds(values: list[float], x: float, series: str, panel: str) -> Point:
+    """A measured point: the mean of the seeds' values and their range."""
+    spread: Point = {"y": mean(values), "low": min(values), "high": max(values)}
+    return {"x": x, **spread, "series": series, "panel": panel, "kind": "measured"}
 
 
 def curves(
@@ -92,31 +103,30 @@ COSTS = {
     "parameters": "parameters",
     "flops": "training FLOPs",
     "seconds": "training seconds",
-    "latency": "milliseconds of a batch without gradients",
-    "kv_bytes_per_token": "cache bytes a token",
+    "latency": "milliseconds per batch without gradients",
+    "kv_bytes_per_token": "KV cache bytes/token",
 }
 MEASURED = ("seconds", "latency")  # never exactly equal
 
 
 def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], error: str = "error") -> Any:
-    """Error against each cost in which arms differ, a panel each; an arm is a colour. Equal costs are said in words."""
-    arms: dict[Any, list[Row]] = {}
+    """Error against each cost in which variants differ, a panel each; a variant is a colour. Equal costs are words."""
+    variants: dict[Any, list[Row]] = {}
     for row in rows:
-        arms.setdefault(row.cell[series], []).append(row)
+        variants.setdefault(row.cell[series], []).append(row)
     points: list[Point] = []
     equal = []
     for cost, name in COSTS.items():
-        if not all(cost in row.metrics for found in arms.values() for row in found):
+        if not all(cost in row.metrics for its_rows in variants.values() for row in its_rows):
             continue
         unit = 1000 if cost == "latency" else 1
-        at = {arm: unit * mean(row.metrics[cost] for row in found) for arm, found in arms.items()}
+        at = {variant: unit * mean(row.metrics[cost] for row in its_rows) for variant, its_rows in variants.items()}
         if len(set(at.values())) == 1 and cost not in MEASURED:
             equal.append(f"{name} {next(iter(at.values())):,.0f}")
             continue
-        for arm, found in arms.items():
-            errors = [row.metrics["error"] for row in found]
-            spread: Point = {"y": mean(errors), "low": min(errors), "high": max(errors), "kind": "measured"}
-            label = str(arm) if isinstance(arm, str) else f"{series}: {arm}"
-            points.append({"x": at[arm], "series": label, "panel": f"against {name}", **spread})
-    told = [f"equal for all: {', '.join(equal)}"] if equal else []
-    return curves(points, title, [*notes, *told], "cost", error, log_x=False, log_y=False, x_format="~s")
+        for variant, its_rows in variants.items():
+            errors = [row.metrics["error"] for row in its_rows]
+            label = str(variant) if isinstance(variant, str) else f"{series}: {variant}"
+            points.append(across_seeds(errors, at[variant], label, f"against {name}"))
+    same = [f"equal for all: {', '.join(equal)}"] if equal else []
+    return curves(points, title, [*notes, *same], "cost", error, log_x=False, log_y=False, x_format="~s")

@@ -42,7 +42,9 @@ def study_show(name: str, as_json: AsJson = False) -> None:
 
 @study_app.command("run", epilog="Example: headwise study run rank-cliff --preset laptop")
 def study_run(
-    name: Annotated[str, typer.Argument(help="A study; see headwise study list.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="A study (headwise study list), or a .py file of your own.", show_default=False)
+    ],
     preset: Annotated[str, typer.Option(help="smoke, laptop or paper.")] = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
@@ -89,7 +91,10 @@ def _sources(data: list[str] | None) -> dict[str, str]:
 
 
 def claims(
-    source: Annotated[str, typer.Option(help="Only claims of this paper: Q, L or N.", show_default="all")] = "",
+    source: Annotated[
+        str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
+    ] = "",
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: my_study.py.")] = None,
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
@@ -98,7 +103,7 @@ def claims(
     import headwise
     from headwise.report.ledger import certificate, ledger
 
-    found = headwise.claims(source, store=store, results=from_)
+    found = headwise.claims(source, store=store, results=from_, studies=study or ())
     show_or_json(found, as_json, lambda whole: (*ledger(whole), "", *certificate(whole.certified)))
     if found.violations:
         keys = ", ".join(run.key for run in found.violations)

@@ -9,10 +9,10 @@ and the probability of being best are both read off it, the first corrected for 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from headwise.ledger.statistics import LEAST_SEEDS, LEVEL
+from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, mean_interval, t_quantile
 from headwise.store.rows import Row
 
 DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two variants that are equal, wrong in 1 of 20 cases
@@ -135,8 +135,7 @@ def spread(values: list[float], level: float) -> tuple[float, float, float]:
     """A mean with its t-interval; without spread to estimate, the interval is everything."""
     if len(values) < 2:
         return mean(values), -math.inf, math.inf
-    half = _quantile(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
-    return mean(values), mean(values) - half, mean(values) + half
+    return mean_interval(values, level)
 
 
 def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
@@ -149,14 +148,8 @@ def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
     if len(table.seeds) < 2:
         return delta, -math.inf, math.inf
     level = 1 - (1 - LEVEL) / (len(table.errors) - 1)
-    half = _quantile(table.freedom, level) * math.sqrt(2 * table.variance / len(table.seeds))
+    half = t_quantile(table.freedom, level) * math.sqrt(2 * table.variance / len(table.seeds))
     return delta, delta - half, delta + half
-
-
-def _quantile(freedom: int, level: float) -> float:
-    from scipy.special import stdtrit  # the t quantile, without the weight of scipy.stats
-
-    return float(stdtrit(freedom, 0.5 + level / 2))
 
 
 def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:

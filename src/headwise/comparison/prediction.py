@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.known import find
-from headwise.ledger.law import LEVEL, Prediction, families_left_out
+from headwise.ledger.law import Prediction, families_left_out
+from headwise.ledger.statistics import LEVEL
 from headwise.ledger.study import study_rows
 from headwise.shown import Shown
 from headwise.spec import SpecError

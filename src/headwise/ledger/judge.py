@@ -1,18 +1,21 @@
 """From rows to verdicts: each claim's comparisons with their intervals, and what would resolve a claim that is open."""
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headwise.ledger.claims import Claim, Comparison
 from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, interval
 from headwise.ledger.study import PRESETS, Study, study_rows
+from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.store.store import Store
 from headwise.sweep.plan import work
 
 Verdict = Literal["holds", "fails", "open"]
-SOURCES = {"Q": "rank", "N": "nanochat", "L": "heads and depth"}  # by the first letter of a claim
+SOURCES = {"Q": "rank", "N": "nanochat", "L": "heads and depth"}  # by the letters of a claim; others come after these
 
 
 @dataclass(frozen=True)
@@ -30,92 +33,187 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A claim's verdict: the comparison that decided it with its interval, and the runs behind all of them."""
+class Scale:
+    """How large the runs behind a claim are: their tasks, and the least and the most steps and parameters."""
 
-    claim: Claim
-    verdict: Verdict
-    preset: str
+    tasks: tuple[str, ...]
+    steps: tuple[int, int]
+    parameters: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A comparison with its interval, and what it says by itself."""
+
     comparison: Comparison
     estimate: float
     low: float
     high: float
-    seeds: int
-    runs: tuple[str, ...]
-    remedy: Remedy | None
+    verdict: Verdict
 
     def as_dict(self) -> dict[str, Any]:
-        claim = self.claim
-        about = {"id": claim.id, "claim": claim.claim, "source": claim.source, "study": claim.study}
-        decided = {"verdict": self.verdict, "preset": self.preset, "what": self.comparison.what}
-        numbers = {name: _finite(getattr(self, name)) for name in ("estimate", "low", "high")}
-        wanted = {"above": self.comparison.above, "published": self.comparison.published}
+        """Ratios as they are judged, and as differences of the variant from the baseline, in parts of the latter."""
+        told = self.comparison
+        compared = ("metric", "variant", "baseline", "where", "subject", "direction", "unit", "note")
+        names = (*compared, "threshold", "margin", "exact")
+        bounds = {"estimate": self.estimate, "low": self.low, "high": self.high}
+        document = {name: getattr(told, name) for name in names} | {"seeds": self.seeds, "verdict": self.verdict}
+        document |= {name: _finite(value) for name, value in bounds.items()} | {"difference": None}
+        document |= {"published": told.published, "beside": dict(told.beside)}
+        if told.unit == "ratio":
+            sides = [told.relative(value) - 1 for value in (self.estimate, self.low, self.high)]
+            low, high = sides[1:] if told.direction == "higher" else sides[:0:-1]
+            document["difference"] = {"estimate": _finite(sides[0]), "low": _finite(low), "high": _finite(high)}
+        return document
+
+    @property
+    def seeds(self) -> int:
+        return 0 if self.comparison.exact else len(self.comparison.ratios)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim's verdict: all its comparisons with their intervals, which of them decided, and the runs behind them."""
+
+    claim: Claim
+    verdict: Verdict
+    preset: str
+    comparisons: tuple[Measured, ...] = ()
+    deciding: Measured | None = None  # the one that fails, or the weakest; none where nothing could be compared
+    seeds: int = 0
+    runs: tuple[str, ...] = ()
+    remedy: Remedy | None = None
+    missing: str = ""  # why nothing could be compared
+    scale: Scale | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        claim, one = self.claim, self.deciding
         return {
-            **about,
-            **decided,
-            **numbers,
-            **wanted,
+            **{"id": claim.id, "claim": claim.claim, "source": claim.source, "study": claim.study},
+            **{"verdict": self.verdict, "preset": self.preset},
+            "what": f"{one.comparison.metric}: {one.comparison.subject}" if one else self.missing,
+            **{name: _finite(getattr(one, name)) if one else None for name in ("estimate", "low", "high")},
+            "above": one.comparison.threshold if one else None,
+            "published": one.comparison.published if one else None,
             "seeds": self.seeds,
             "runs": list(self.runs),
             "settle": self.remedy.command if self.remedy else "",
+            "comparisons": [measured.as_dict() for measured in self.comparisons],
+            "deciding": self.comparisons.index(one) if one else None,
+            "tasks": list(self.scale.tasks) if self.scale else [],
+            "steps": self.scale.steps[-1] if self.scale else None,
+            "parameters": self.scale.parameters[-1] if self.scale else None,
+            "caveat": claim.caveat,
         }
 
 
-def _interval(comparison: Comparison, level: float) -> tuple[float, float, float]:
-    if comparison.exact:
-        (value,) = comparison.ratios
-        return value, value, value
-    return interval(comparison.ratios, level)
-
-
-def judge(claim: Claim, preset: str, rows: list[Row], remedy: Remedy | None, whole: bool = True) -> Judgement:
+def judge_claim(
+    claim: Claim, preset: str, rows: list[Row], remedy: Remedy | None = None, whole: bool = True
+) -> Judgement:
     """The verdict of one preset's rows: all comparisons must hold, one that fails is enough; open if rows lack."""
     comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
     if not comparisons:
-        nothing = Comparison("not all of its cells have runs" if rows else "no runs yet", (), math.nan, ())
-        return Judgement(claim, "open", preset, nothing, math.nan, 0.0, math.inf, 0, (), remedy)
+        missing = "not all of its cells have runs" if rows else "no runs yet"
+        return Judgement(claim, "open", preset, remedy=remedy, missing=missing)
+    decides = claim.computed or preset != "smoke"
     level = 1 - (1 - LEVEL) / len(comparisons)
-    judged = [(comparison, *_interval(comparison, level)) for comparison in comparisons]
-    sampled = [len(comparison.ratios) for comparison in comparisons if not comparison.exact]
-    seeds = min(sampled, default=0)
-    runs = tuple(dict.fromkeys(key for comparison in comparisons for key in comparison.keys))
-    weakest = min(judged, key=lambda found: found[2] / found[0].above)  # the lowest, against what it should exceed
-    failing = [found for found in judged if found[3] < found[0].above]
+    judged = tuple(_measured(comparison, level, decides) for comparison in comparisons)
+    sampled = [one.seeds for one in judged if not one.comparison.exact]
     verdict: Verdict = "open"
-    if (seeds >= LEAST_SEEDS or not sampled) and (claim.computed or preset != "smoke"):
-        holds = all(low > comparison.above for comparison, _, low, _ in judged)
-        verdict = "fails" if failing else "holds" if holds else "open"
-    decided = failing[0] if verdict == "fails" else weakest
-    return Judgement(claim, verdict, preset, *decided, seeds, runs, remedy if verdict == "open" else None)
+    if decides and min(sampled, default=LEAST_SEEDS) >= LEAST_SEEDS:
+        said = [one.verdict for one in judged]
+        verdict = "fails" if "fails" in said else "open" if "open" in said else "holds"
+    weakest = min(judged, key=lambda one: one.low / one.comparison.threshold)
+    deciding = next((one for one in judged if one.verdict == "fails"), weakest) if verdict == "fails" else weakest
+    runs = tuple(dict.fromkeys(key for comparison in comparisons for key in comparison.keys))
+    seeds = min(sampled, default=0)
+    return Judgement(claim, verdict, preset, judged, deciding, seeds, runs, remedy if verdict == "open" else None)
+
+
+def _measured(comparison: Comparison, level: float, decides: bool) -> Measured:
+    exact = comparison.exact
+    estimate, low, high = comparison.ratios * 3 if exact else interval(comparison.ratios, level)
+    verdict: Verdict = "open"
+    if decides and (exact or len(comparison.ratios) >= LEAST_SEEDS):
+        verdict = "holds" if low > comparison.threshold else "fails" if high < comparison.threshold else "open"
+    return Measured(comparison, estimate, low, high, verdict)
+
+
+# ---- a study's claims ----------------------------------------------------------------------------------------------
 
 
 def judge_all(study: Study, store: Store) -> list[Judgement]:
     """Every claim of a study, from the largest preset whose every cell has rows; without one, claims stay open."""
-    found = {preset: study_rows(study, preset, store) for preset in PRESETS if preset in study.presets}
-    whole = (preset for preset, held in found.items() if held and _covers(study, preset, held))
-    used = next(whole, next((preset for preset, held in found.items() if held), "laptop"))
-    larger = "paper" if used == "laptop" and found[used] and "paper" in study.presets else "laptop"
-    remedy = _remedy(study, larger, found.get(larger, []))
-    done = _covers(study, used, found.get(used, []))
-    return [judge(claim, used, found.get(used, []), remedy, done) for claim in study.claims]
+    rows = {preset: study_rows(study, preset, store) for preset in PRESETS if preset in study.presets}
+    whole = (preset for preset, some in rows.items() if some and _covers(study, preset, some))
+    used = next(whole, next((preset for preset, some in rows.items() if some), "laptop"))
+    larger = "paper" if used == "laptop" and rows[used] and "paper" in study.presets else "laptop"
+    remedy, mine = _remedy(study, larger, rows.get(larger, [])), rows.get(used, [])
+    done = _covers(study, used, mine)
+    judgements = [judge_claim(claim, used, mine, remedy, done) for claim in study.claims]
+    return [replace(judgement, scale=_scale(study, used, mine, judgement.runs)) for judgement in judgements]
 
 
-def _remedy(study: Study, preset: str, held: list[Row]) -> Remedy:
+def _remedy(study: Study, preset: str, rows: list[Row]) -> Remedy:
     """What would resolve a claim that is open: the preset's missing runs."""
-    found = [(row.cell, row.seed) for row in held]
-    todo = [cell.run for cell in study.of(preset) if (cell.place, cell.run.seed) not in found]
-    tried = [cell.run for cell in study.trials(preset)] if todo and not held else []
-    return Remedy(study.name, preset, len(todo), sum(work(run) for run in todo + tried))
+    done = {_spot(row.cell, row.seed) for row in rows}
+    todo = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) not in done]
+    trials = [cell.run for cell in study.trials(preset)] if todo and not rows else []
+    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials))
 
 
-def _covers(study: Study, preset: str, held: list[Row]) -> bool:
+def _covers(study: Study, preset: str, rows: list[Row]) -> bool:
     """Whether every place of the grid has a row: a comparison that is missing could have failed."""
-    return all(cell.place in [row.cell for row in held] for cell in study.of(preset))
+    return {_spot(cell.place) for cell in study.of(preset)} <= {_spot(row.cell) for row in rows}
 
 
-def place(judgement: Judgement) -> tuple[int, int]:
-    """Of a claim in the ledger: as the sources are listed, then by number, Q2 before Q13."""
-    return list(SOURCES).index(judgement.claim.id[0]), int(judgement.claim.id[1:])
+def _scale(study: Study, preset: str, rows: list[Row], keys: tuple[str, ...]) -> Scale | None:
+    """Of the runs behind a claim."""
+    behind = set(keys)
+    used = {_spot(row.cell, row.seed): row for row in rows if row.key in behind}
+    runs = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) in used]
+    sizes = [int(row.metrics.get("parameters", 0)) for row in used.values()]
+    if not runs:
+        return None
+    tasks = tuple(dict.fromkeys(str(run.task["name"]) for run in runs))
+    steps = [run.steps for run in runs]
+    return Scale(tasks, (min(steps), max(steps)), (min(sizes), max(sizes)))
+
+
+def _spot(place: dict[str, Any], *seed: int) -> tuple[Any, ...]:
+    """A place of a grid, as a key."""
+    return (*sorted(place.items()), *seed)
+
+
+# ---- the ledger ----------------------------------------------------------------------------------------------------
+
+
+def source_of(claim: Claim) -> str:
+    """The letters that a claim's id begins with: Q of Q12, AB of AB12."""
+    return re.split(r"\d", claim.id, maxsplit=1)[0].upper()
+
+
+def ledger_order(judgement: Judgement) -> tuple[int, str, int, str]:
+    """Of a claim in the ledger: as the sources are listed, others after them; then by number, Q2 before Q13."""
+    claim = judgement.claim
+    source, number = source_of(claim), re.search(r"\d+", claim.id)
+    place = list(SOURCES).index(source) if source in SOURCES else len(SOURCES)
+    return place, source, int(number[0]) if number else 0, claim.id
+
+
+def asked_for(source: str, claims: Iterable[Claim]) -> list[Claim]:
+    """The claims of one source; of all where none is named."""
+    known = list(claims)
+    wanted = [claim for claim in known if source.upper() in ("", source_of(claim))]
+    if not wanted and source:
+        letters = dict.fromkeys(source_of(claim) for claim in known)
+        raise SpecError(f"no source '{source}'; there are {', '.join(map(source_title, letters))}")
+    return wanted
+
+
+def source_title(source: str) -> str:
+    """A source's letters, with what they stand for where that is known."""
+    return f"{source} ({SOURCES[source]})" if source in SOURCES else source
 
 
 def _finite(number: float) -> float | None:

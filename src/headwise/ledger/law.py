@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headwise.cost import parameters
+from headwise.ledger.statistics import LEVEL, t_quantile
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
@@ -30,7 +31,6 @@ SIZE = ("parameters", "steps")  # what is known without looking at the shape
 FLOORS = tuple(part / 20 for part in range(19))  # of the least loss
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # in points: 1 weighs as much as one point one deviation from the mean
 LEAST_POINTS = len(FEATURES) + 3  # the constant, the floor, and one to have a spread
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Law:
     def predict(self, shape: ModelShape, steps: int, level: float = LEVEL) -> Prediction:
         """The loss of a run that was not done."""
         at = self._row(shape, steps)
-        half = self._quantile(level) * self.spread * math.sqrt(1 + self._leverage(at))
+        half = t_quantile(self.freedom, level) * self.spread * math.sqrt(1 + self._leverage(at))
         value, low, high = (self.floor + math.exp(at @ self.slopes + by) for by in (0.0, -half, half))
         return Prediction(value, low, high, self.outside(shape, steps))
 
     def change(self, base: ModelShape, shape: ModelShape, steps: int, level: float = LEVEL) -> Prediction:
         """The loss of one shape over that of another: what both have in common cancels, so it is known better."""
         start, end = self._row(base, steps), self._row(shape, steps)
-        half = self._quantile(level) * self.spread * math.sqrt(2 + self._leverage(end - start))
+        half = t_quantile(self.freedom, level) * self.spread * math.sqrt(2 + self._leverage(end - start))
         own, moved = math.exp(start @ self.slopes), (end - start) @ self.slopes
         value, low, high = ((self.floor + own * math.exp(moved + by)) / (self.floor + own) for by in (0.0, -half, half))
         outside = dict.fromkeys((*self.outside(base, steps), *self.outside(shape, steps)))
@@ -119,11 +119,6 @@ class Law:
 
     def _leverage(self, row: Any) -> float:
         return float(row @ self.cover @ row)
-
-    def _quantile(self, level: float) -> float:
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.freedom, 0.5 + level / 2))
 
 
 def fit(points: Iterable[Point], names: Sequence[str] = FEATURES) -> Law:

@@ -1,32 +1,177 @@
-"""The ledger for a terminal of 80 columns: verdict, number with interval, published value, what would resolve it."""
+"""The ledger in words, for 80 columns: every comparison as an effect with its interval, and what the claim requires.
 
-import math
-from collections.abc import Iterable
+A comparison is rendered from its JSON form (`Measured.as_dict`), for the terminal, the page and suggestions alike.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from textwrap import wrap
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
-from rich.table import Table
+from rich.text import Text
 
 from headwise.ledger.certify import Checked
-from headwise.ledger.judge import Judgement, Remedy
+from headwise.ledger.claims import BITS, CACHE, ERROR, FLOPS, MASKED_BITS, PARAMETERS, SECONDS, STEPS
+from headwise.ledger.judge import Judgement, Remedy, Scale
+from headwise.ledger.statistics import LEVEL
 from headwise.report.tables import short
 
+WIDTH, INDENT = 80, 4
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
+FACTOR = 2.0  # effects from here on are told as factors, smaller ones in percent
 _STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow"}
+_ANSWER = {"holds": "yes", "fails": "no", "open": "open"}
+_WORDS = dict.fromkeys((ERROR, BITS, MASKED_BITS), ("worse", "better"))
+_WORDS |= dict.fromkeys((PARAMETERS, FLOPS, SECONDS, CACHE, STEPS), ("more", "fewer"))
+_BOUNDS = ("estimate", "low", "high")
+_FIXED = "\u00a0"  # a space where no line may break
+
+
+class Line(NamedTuple):
+    """A comparison in words."""
+
+    metric: str
+    effect: str
+    required: str
+    answer: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.metric} {self.effect}; required: {self.required}"
+
+
+# ---- one comparison ------------------------------------------------------------------------------------------------
+
+
+def line(one: Mapping[str, Any]) -> Line:
+    """A comparison's effect with its interval, what is required of it, and whether that is so."""
+    numbers = one if one["unit"] == "value" else one["difference"]
+    estimate, low, high = (numbers[name] for name in _BOUNDS)
+    effect = "not measured" if estimate is None else _effect(one, estimate)
+    if one["exact"]:
+        effect += " exact"
+    elif estimate is not None:
+        known = low is not None and high is not None
+        effect += f" [{_effect(one, low)}, {_effect(one, high)}]" if known else " without an interval"
+    return Line(one["metric"], effect, required(one), _ANSWER[one["verdict"]])
+
+
+def required(one: Mapping[str, Any]) -> str:
+    """What a claim requires of the variant, against the baseline."""
+    if one["unit"] == "value":
+        return f"above {one['threshold']:g}"
+    margin, higher = one["margin"], one["direction"] == "higher"
+    more, less = _WORDS.get(one["metric"], ("higher", "lower"))
+    if abs(margin) < 1e-9:
+        return more if higher else less
+    if _as_factor(one):
+        return f"at {'least' if higher else 'most'} {_factor(margin)}"
+    bound = "at least" if higher == (margin > 0) else "at most"
+    return f"{bound} {100 * abs(margin):.2g}{_FIXED}% {more if margin > 0 else less}"
+
+
+def beside(one: Mapping[str, Any]) -> str:
+    """What stands beside a comparison and decides nothing: the published effect, other measurements, a note."""
+    ratios = {"published": one["published"]} if one["published"] else {}
+    lower = one["direction"] == "lower"
+    effects = {name: (1 / ratio if lower else ratio) - 1 for name, ratio in (ratios | one["beside"]).items()}
+    told = [f"{name} {_effect(one, difference)}" for name, difference in effects.items()]
+    return "; ".join([*told, one["note"]] if one["note"] else told)
+
+
+def _as_factor(one: Mapping[str, Any]) -> bool:
+    """Whether percent would be silly: an effect, a requirement or an end of the interval is many times as large."""
+    ratios = [one["margin"] + 1, *((one["difference"][name] or 0.0) + 1 for name in _BOUNDS)]
+    limits = (FACTOR, FACTOR, 2 * FACTOR, 2 * FACTOR)
+    return any(ratio <= 0 or max(ratio, 1 / ratio) >= limit for ratio, limit in zip(ratios, limits, strict=True))
+
+
+def _effect(one: Mapping[str, Any], number: float) -> str:
+    if one["unit"] == "value":
+        return f"{number:.2f}".replace("-", "−")
+    if _as_factor(one):
+        return _factor(number)
+    ends = [abs(value) for value in one["difference"].values() if value]
+    digits = 0 if max(ends, default=1.0) >= 0.2 or one["exact"] else 1
+    told = f"{100 * number:+.{digits}f}{_FIXED}%".replace("-", "−")
+    return told.removeprefix("−").removeprefix("+") if not round(100 * number, digits) else told
+
+
+def _factor(difference: float) -> str:
+    """Two significant digits, and whole numbers in full."""
+    ratio = 1 + difference
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.2g}×"
+
+
+# ---- a claim -------------------------------------------------------------------------------------------------------
 
 
 def ledger(judgements: Iterable[Judgement]) -> list[RenderableType]:
-    """One block a claim."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    """One block per claim."""
+    blocks: list[RenderableType] = []
     for judgement in judgements:
-        verdict = f"[{_STYLE[judgement.verdict]}]{judgement.verdict}[/]"
-        table.add_row(judgement.claim.id, verdict, judgement.claim.claim)
-        table.add_row("", "", f"[dim]{_numbers(judgement)}[/dim]")
-        if judgement.remedy:
-            table.add_row("", "", f"[dim]to resolve it: {to_resolve(judgement.remedy)}[/dim]")
-    return [table]
+        blocks += [*_heading(judgement), *(Text(told, style="dim") for told in details(judgement)), ""]
+    level = f"{LEVEL:.0%}".replace("%", " %")
+    return [*blocks, Text(f"[…]: {level} intervals, for all comparisons of a claim together", style="dim")]
+
+
+def _heading(judgement: Judgement) -> list[Text]:
+    label = f"{judgement.claim.id:<3} {judgement.verdict.upper():<5}  "
+    first, *rest = wrap(judgement.claim.claim, WIDTH - len(label), break_long_words=False) or [""]
+    start = Text.assemble(f"{judgement.claim.id:<3} ", (f"{judgement.verdict.upper():<5}", _STYLE[judgement.verdict]))
+    return [start.append(f"  {first}"), *(Text(" " * len(label) + more) for more in rest)]
+
+
+def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
+    """Lines below a claim: its comparisons, pair by pair; how much was measured; what would resolve it."""
+    ones = [measured.as_dict() for measured in judgement.comparisons]
+    lines = []
+    for pair, group in groupby(ones, key=lambda one: one["subject"]):
+        same = list(group)
+        lines += _wrapped(pair, width)
+        lines += _aligned([line(one) for one in same], width)
+        lines += [told for one in same for told in _wrapped(beside(one), width)]
+    lines += _wrapped(scale_of(judgement), width)
+    if judgement.claim.caveat:
+        lines += _wrapped(f"Caveat: {judgement.claim.caveat}", width)
+    if judgement.remedy:
+        lines += _wrapped(f"to resolve it: {to_resolve(judgement.remedy)}", width)
+    return lines
+
+
+def _aligned(lines: list[Line], width: int) -> list[str]:
+    """In columns where they fit, else each wrapped by itself."""
+    sizes = [max(len(told[column]) for told in lines) for column in range(3)]
+    if INDENT + sum(sizes) + len("    required:   open") <= width:
+        padded = [[f"{word:<{size}}" for word, size in zip(told[:3], sizes, strict=True)] for told in lines]
+        rows = [f"{a}  {b}  required: {c}  {told.answer}" for (a, b, c), told in zip(padded, lines, strict=True)]
+        return [" " * INDENT + row.replace(_FIXED, " ") for row in rows]
+    return [part for told in lines for part in _wrapped(f"{told.sentence}  {told.answer}", width)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text at an indent, further in from the second on."""
+    indent = " " * INDENT
+    lines = wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False)
+    return [told.replace(_FIXED, " ") for told in lines]
+
+
+def scale_of(judgement: Judgement) -> str:
+    """How much stands behind a verdict: seeds, runs and their scale."""
+    if not judgement.comparisons:
+        return judgement.missing
+    seeds = f"{judgement.seeds} paired seeds" if judgement.seeds else "exact"
+    runs = f", {len(judgement.runs)} runs ({judgement.preset})" if judgement.runs else ""
+    return f"{seeds}{runs}{_sizes(judgement.scale) if judgement.scale else ''}"
+
+
+def _sizes(scale: Scale) -> str:
+    """Steps and parameters of the runs: the largest, and the smallest where it differs."""
+    (few, steps), sizes = scale.steps, [short(size).replace(" ", "") for size in scale.parameters]
+    trained = f"{few:,} to {steps:,} steps" if 0 < few < steps else f"{steps:,} steps" if steps else "nothing trained"
+    size = sizes[1] if sizes[0] == sizes[1] else " to ".join(sizes)
+    return f"; {' and '.join(scale.tasks)}, {trained}" + (f", {size} parameters" if scale.parameters[1] else "")
 
 
 def to_resolve(remedy: Remedy) -> str:
@@ -48,14 +193,3 @@ def certificate(checked: list[Checked]) -> list[RenderableType]:
     closest = f"the closest, {least.key}: error {least.error:.4f}, at least {least.bound:.4f}"
     verdict = "[bold red]BELOW[/]" if least.violates else "none lies below"
     return [f"[dim]{told}; {verdict}; {closest}[/dim]"]
-
-
-def _numbers(judgement: Judgement) -> str:
-    if math.isnan(judgement.estimate):
-        return "no runs yet"
-    compared = judgement.comparison
-    high = f"{judgement.high:.3g}" if math.isfinite(judgement.high) else "any"
-    found = f"{compared.what}: {judgement.estimate:.3g} ({judgement.low:.3g} to {high})"
-    wanted = f", claimed above {compared.above:.3g}"
-    published = f", published {compared.published:.3g}" if compared.published else ""
-    return f"{found}{wanted}{published}; {judgement.seeds} seeds, {len(judgement.runs)} runs ({judgement.preset})"

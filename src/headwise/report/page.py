@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,9 +21,9 @@ from markupsafe import Markup
 from rich.text import Text
 
 from headwise.ledger.certify import Checked
-from headwise.ledger.judge import SOURCES, Judgement, Verdict, place
-from headwise.ledger.statistics import LEVEL
-from headwise.report.ledger import _numbers, certificate, to_resolve
+from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
+from headwise.ledger.statistics import LEVEL, mean_interval
+from headwise.report.ledger import beside, certificate, line, scale_of, to_resolve
 from headwise.report.tables import short
 from headwise.spec import SpecError
 from headwise.store.rows import Row
@@ -81,8 +81,8 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
     """The page as text; `origin` says where its runs were read."""
     import headwise
 
-    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=place)
-    ordered = sorted(sections, key=lambda section: min(map(place, section.judgements)))
+    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=ledger_order)
+    ordered = sorted(sections, key=lambda section: min(map(ledger_order, section.judgements)))
     own = {"style": _file("page.css"), "script": _file("page.js")}
     templates = Environment(
         loader=PackageLoader("headwise", "report"),
@@ -98,7 +98,7 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
         ),
         claims=[_claim(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
-        sources={letter: (told, sum(_source(j) == letter for j in judgements)) for letter, told in SOURCES.items()},
+        sources=_sources(judgements),
         sections=[_section(section) for section in ordered],
         certificate=" ".join(Text.from_markup(str(line)).plain for line in certificate(checked)),
         violated=any(run.violates for run in checked),
@@ -122,29 +122,31 @@ def _hash(text: str) -> str:
 # ---- claims --------------------------------------------------------------------------------------------------------
 
 
-def _source(judgement: Judgement) -> str:
-    return judgement.claim.id[0]
+def _sources(judgements: list[Judgement]) -> dict[str, tuple[str, int]]:
+    """Of each source of claims: what it is about, and how many claims it has."""
+    letters = [source_of(judgement.claim) for judgement in judgements]
+    return {letter: (SOURCES.get(letter, "other"), letters.count(letter)) for letter in dict.fromkeys(letters)}
 
 
 def _claim(judgement: Judgement) -> dict[str, Any]:
-    claim, compared = judgement.claim, judgement.comparison
-    known = not math.isnan(judgement.estimate)
-    high = f"{judgement.high:.3g}" if math.isfinite(judgement.high) else "any"
+    claim, deciding = judgement.claim, judgement.deciding
     return {
         "id": claim.id,
         "claim": claim.claim,
         "from": claim.source,
-        "source": _source(judgement),
+        "source": source_of(claim),
         "study": claim.study,
         "verdict": judgement.verdict,
-        "what": compared.what,
-        "estimate": f"{judgement.estimate:.3g}" if known else "",
-        "interval": "exact" if compared.exact else f"{judgement.low:.3g} to {high}" if known else "",
-        "above": f"{compared.above:.3g}" if known else "",
-        "published": f"{compared.published:.3g}" if compared.published else "",
-        "numbers": _numbers(judgement),
+        "shown": _comparison(deciding.as_dict()) if deciding else None,
+        "comparisons": [_comparison(measured.as_dict()) for measured in judgement.comparisons],
+        "measured": scale_of(judgement),
+        "caveat": claim.caveat,
         "settle": to_resolve(judgement.remedy) if judgement.remedy else "",
     }
+
+
+def _comparison(one: dict[str, Any]) -> dict[str, str]:
+    return {"subject": one["subject"], **line(one)._asdict(), "beside": beside(one)}
 
 
 # ---- studies -------------------------------------------------------------------------------------------------------
@@ -264,10 +266,8 @@ def _mean(values: list[float], judged: bool) -> tuple[str, str]:
         return "not finite", ""
     if len(set(values)) < 2 or not judged:
         return (_plain(mean(values)) if values else ""), ""
-    from scipy.special import stdtrit  # the t quantile, without the weight of scipy.stats
-
-    half = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2)) * stdev(values) / math.sqrt(len(values))
-    return _plain(mean(values)), f"{_plain(mean(values) - half)} to {_plain(mean(values) + half)}"
+    middle, low, high = mean_interval(values, LEVEL)
+    return _plain(middle), f"{_plain(low)} to {_plain(high)}"
 
 
 def _plain(value: Any) -> str:

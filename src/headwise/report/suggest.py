@@ -3,8 +3,10 @@
 from typing import Any
 
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 
+from headwise.report.ledger import line as comparison_line
 from headwise.report.tables import percent, short
 
 _STYLE = {"supported": "bold green", "disputed": "bold yellow", "untested": "bold", "contradicted": "bold red"}
@@ -42,8 +44,9 @@ def _evidence(lines: list[dict[str, Any]]) -> Table:
     table.add_column(overflow="fold")
     for line in lines:
         told = line["claim"]
-        if line["says"] != "open" and line["estimate"] is not None:
-            told += f" [dim]({line['what']}: {line['estimate']:.3g}, claimed above {line['above']:g})[/dim]"
+        if line["says"] != "open" and line["deciding"] is not None:
+            one = line["comparisons"][line["deciding"]]
+            told += f" [dim]({escape(one['subject'])}: {escape(comparison_line(one).sentence)})[/dim]"
         table.add_row(
             f"  {line['says']}", line["id"], line["verdict"], told, style="dim" if line["says"] == "open" else ""
         )

@@ -54,7 +54,7 @@ def list_studies() -> Catalogue:
 def describe_study(name: str) -> Description:
     """What a study asks, and what each of its presets runs."""
     study = load(name)
-    presets = {preset: {"runs": len(study.of(preset)), **study.presets[preset]} for preset in study.presets}
+    presets = {at: {"runs": len(study.of(at)), **preset.model_dump()} for at, preset in study.presets.items()}
     rows = [{"preset": preset, **settings} for preset, settings in presets.items()]
     return Description({"name": name, "about": study.about, "presets": presets}, rows)
 

@@ -46,7 +46,7 @@ class Demo(Shown):
 
     def chart(self) -> Any:
         """Error against rank, an altair chart."""
-        from headwise.charts.grammar import rank_curves
+        from headwise.charts.ranks import rank_curves
 
         return rank_curves(self.runs, "Equal parameters, unequal sight", setting(self.steps, self.rows[0]["seeds"]))
 
@@ -120,7 +120,7 @@ def _cells(seeds: int, steps: int) -> list[Cell]:
     if seeds < 1 or steps < 1:
         raise SpecError(f"the demo needs at least one seed and one step, not {seeds} and {steps}")
     study = load("rank-cliff")
-    return study.cells(study.presets["demo"] | {"seeds": seeds, "steps": steps})
+    return study.cells(study.presets["demo"].replace(seeds=seeds, steps=steps))
 
 
 def _summary(rows: list[Row], steps: int) -> Demo:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from headwise.ledger.certify import Checked, check
-from headwise.ledger.judge import SOURCES, Judgement, judge_all, place
+from headwise.ledger.judge import Judgement, asked_for, judge_all, ledger_order
 from headwise.ledger.study import Study, stages, study_rows
 from headwise.shown import Shown
-from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
 from headwise.store.rows import Row
 from headwise.studies import load, load_all
@@ -200,19 +199,18 @@ def claims(
     source: str = "",
     store: StoreLike = None,
     results: str | Path | None = None,
-    studies: Sequence[str] = (),
+    studies: Sequence[str | Path] = (),
 ) -> Ledger:
     """The ledger: what the papers claim, and what the runs of the store say.
 
-    `source` chooses claims by their first letter (Q, L, N); `results` reads runs from Parquet files instead of a store.
+    `source` chooses claims by the first letters of their ids (Q, L, N); `results` reads runs from Parquet files instead
+    of a store; `studies` are files of your own, whose claims are judged too.
     """
-    letter = source.upper()
-    if source and letter not in SOURCES:
-        known = ", ".join(f"{name} ({about})" for name, about in SOURCES.items())
-        raise SpecError(f"no source '{source}'; there are {known}")
-    asked = [study for study in load_all() if any(claim.id.startswith(letter) for claim in study.claims)]
+    known = load_all(studies)
+    wanted = {claim.id for claim in asked_for(source, (claim for study in known for claim in study.claims))}
+    asked = [study for study in known if any(claim.id in wanted for claim in study.claims)]
     with opened(store, results) as held:
         judged = [judgement for study in asked for judgement in judge_all(study, held)]
         certified = check(held.runs(status="done", task="nearest-neighbor"))
-    chosen = (judgement for judgement in sorted(judged, key=place) if judgement.claim.id.startswith(letter))
+    chosen = (judgement for judgement in sorted(judged, key=ledger_order) if judgement.claim.id in wanted)
     return Ledger(tuple(chosen), certified)

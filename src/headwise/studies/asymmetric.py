@@ -12,18 +12,24 @@ Command: headwise study run asymmetric --preset laptop (about 10 minutes on two 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import PRESETS as HEAD_SIZES
-from headwise.studies.head_size import text_run
+from headwise.studies._recipes.text import SIZES, TextPreset, text_run
 
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {key: value for key, value in settings.items() if key != "heads"} | {"heads": heads}
-    for (name, settings), heads in zip(HEAD_SIZES.items(), (2, 4, 14), strict=True)
+
+class AsymmetricPreset(TextPreset):
+    """One number of heads; the variants follow from it."""
+
+    heads: int
+
+
+PRESETS = {
+    "smoke": AsymmetricPreset.like(SIZES["smoke"], heads=2),
+    "laptop": AsymmetricPreset.like(SIZES["laptop"], heads=4, seeds=6),
+    "paper": AsymmetricPreset.like(SIZES["paper"], heads=14),
 }
-PRESETS["laptop"]["seeds"] = 6
 
 
 def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
@@ -45,33 +51,29 @@ def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
     }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    found = arms(preset["width"], preset["heads"], preset["depth"])
+def cells(preset: AsymmetricPreset) -> list[Cell]:
+    found = arms(preset.width, preset.heads, preset.depth)
     return [
         Cell({"arm": name}, text_run(preset, shape, seed))
         for name, shape in found.items()
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
 def queries_and_keys(rows: list[Row]) -> list[Comparison]:
     """N2: doubling the query/key rank gains over the usual shape, and more than doubling the value rank."""
-    gained = cell(rows, arm="query/key rank doubled")
-    return [
-        compare("bits a byte of the usual shape over those with a doubled query/key rank",
-                cell(rows, arm="usual"), gained, 1.0),
-        compare("bits a byte with a doubled value rank over those with a doubled query/key rank",
-                cell(rows, arm="value rank doubled"), gained, 1.0),
-    ]  # fmt: skip
+    doubled = Variant("query/key rank doubled", cell(rows, arm="query/key rank doubled"))
+    others = [Variant(name, cell(rows, arm=name)) for name in ("usual", "value rank doubled")]
+    return [paired(doubled, other, metric=BITS, at_most=1.0) for other in others]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps; "
-    told += "equal parameters, learning rate of each arm chosen on validation"
-    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits a byte")
+    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps; "
+    told += f"equal parameters, {used.tuning}"
+    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits per byte")
 
 
 CLAIMS = (Claim("N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys),)

@@ -10,8 +10,9 @@ Command: headwise study run block-conditioning --preset laptop (about 2 minutes 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, below, compare, each
-from headwise.ledger.study import Study
+from headwise.ledger.claims import KAPPA as CONDITION
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
+from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.store.rows import Cell, Row, cell
@@ -19,28 +20,39 @@ from headwise.training.run import ProbeName, Recipe, Run
 
 KAPPA = "heads-condition.layer0"
 PROBES: tuple[ProbeName, ...] = ("heads-condition", "centred-heads-condition", "residual-block-condition")
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dim": 16, "points": 8, "head_size": 4, "heads": (1, 2, 4, 8), "seeds": 3},
-    "laptop": {"dim": 64, "points": 32, "head_size": 8, "heads": (1, 2, 4, 8, 16, 32, 64), "seeds": 5},
+
+
+class BlockPreset(Preset):
+    """One attention layer: its width, tokens, head size and numbers of heads."""
+
+    dim: int
+    points: int
+    head_size: int
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": BlockPreset(dim=16, points=8, head_size=4, heads=(1, 2, 4, 8)),
+    "laptop": BlockPreset(dim=64, points=32, head_size=8, heads=(1, 2, 4, 8, 16, 32, 64), seeds=5),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    dim, size = preset["dim"], preset["head_size"]
-    shapes = [("fixed head size", heads, size) for heads in preset["heads"]]
-    shapes += [("fixed width", heads, AttentionShape(width=dim, heads=heads).qk_rank) for heads in preset["heads"]]
-    shapes += [("larger heads", 4, size * heads // 4) for heads in preset["heads"] if heads >= 4]
+def cells(preset: BlockPreset) -> list[Cell]:
+    dim, size = preset.dim, preset.head_size
+    shapes = [("fixed head size", heads, size) for heads in preset.heads]
+    shapes += [("fixed width", heads, AttentionShape(width=dim, heads=heads).qk_rank) for heads in preset.heads]
+    shapes += [("larger heads", 4, size * heads // 4) for heads in preset.heads if heads >= 4]
     return [
-        Cell({"axis": axis, "heads": heads, "size": rank, "tokens": preset["points"]}, _run(preset, heads, rank, seed))
+        Cell({"axis": axis, "heads": heads, "size": rank, "tokens": preset.points}, _run(preset, heads, rank, seed))
         for axis, heads, rank in shapes
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
-def _run(preset: dict[str, Any], heads: int, size: int, seed: int) -> Run:
-    shape = ModelShape(width=preset["dim"], heads=heads, qk_rank=size, mlp=0)
+def _run(preset: BlockPreset, heads: int, size: int, seed: int) -> Run:
+    shape = ModelShape(width=preset.dim, heads=heads, qk_rank=size, mlp=0)
     return Run(
-        task={"name": "nearest-neighbor", "dim": preset["dim"], "points": preset["points"]},
+        task={"name": "nearest-neighbor", "dim": preset.dim, "points": preset.points},
         shape=str(shape),
         options=ModelOptions(norm="rms-plain", norm_place="pre"),
         recipe=Recipe(batch=64),
@@ -67,25 +79,36 @@ def more_heads(rows: list[Row]) -> list[Comparison]:
         ("fixed width", few, last, 1.1),
         ("fixed head size", enough, last, 1.1),
     ):
-        fewer, more = (cell(rows, axis=axis, heads=heads) for heads in (low, high))
-        told = f"κ with {low} head{'s' if low > 1 else ''} over that with {high}, {axis}"
-        found.append(compare(told, fewer, more, factor, metric=KAPPA))
-    many = cell(wide, heads=last)
-    predicted = marchenko_pastur(many[0].cell["tokens"], last * many[0].cell["size"])
-    told = f"κ by the theorem over that of {last} real heads, fixed head size"
-    return [*found, each(told, many, below(predicted, KAPPA), 0.5)]
+        fewer, more = (Variant(_heads(heads), cell(rows, axis=axis, heads=heads)) for heads in (low, high))
+        found.append(paired(more, fewer, metric=CONDITION, field=KAPPA, where=axis, at_most=1 / factor))
+    many = Variant(f"{last} real heads", cell(wide, heads=last))
+    tokens, size = (many.rows[0].cell[name] for name in ("tokens", "size"))
+    predicted = marchenko_pastur(tokens, last * size)
+    limit = per_seed(
+        many,
+        "the theorem",
+        lambda row: row.metrics[KAPPA] / predicted,
+        metric=CONDITION,
+        where="fixed head size",
+        at_most=2.0,
+    )
+    return [*found, limit]
+
+
+def _heads(count: int) -> str:
+    return f"{count} head{'s' if count > 1 else ''}"
 
 
 def heads_or_size(rows: list[Row]) -> list[Comparison]:
-    """L4: at equal parameters, κ of larger heads over κ of more heads."""
+    """L4: at equal parameters, more heads have a lower κ than larger heads."""
     found = []
     for size in sorted({row.cell["size"] for row in cell(rows, axis="larger heads")}):
-        larger = cell(rows, axis="larger heads", size=size)
         base = min(row.cell["size"] for row in cell(rows, axis="fixed head size"))
         heads = 4 * size // base
         if size > base and (more := cell(rows, axis="fixed head size", heads=heads)):
-            told = f"κ of 4 heads of {size} over that of {heads} heads of {base}"
-            found.append(compare(told, larger, more, 1.0, metric=KAPPA))
+            larger = Variant(f"4 heads of dim {size}", cell(rows, axis="larger heads", size=size))
+            variant = Variant(f"{heads} heads of dim {base}", more)
+            found.append(paired(variant, larger, metric=CONDITION, field=KAPPA, at_most=1.0))
     return found
 
 
@@ -107,7 +130,7 @@ def chart(rows: list[Row], preset: str) -> Any:
             said: Point = {"x": heads, "y": kappa, "series": "theorem, Gaussian entries", "panel": axis}
             points.append({**said, "kind": "theory"})
     used = PRESETS[preset]
-    notes = [f"one attention layer at initialisation, {used['points']} tokens, width {used['dim']}"]
+    notes = [f"one attention layer at initialisation, {used.points} tokens, width {used.dim}"]
     return curves(points, "Real attention blocks and the theorem", notes, "heads", "condition number")
 
 

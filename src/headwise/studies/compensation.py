@@ -13,32 +13,35 @@ Command: headwise study run compensation --preset laptop (2 minutes on two cores
 from collections.abc import Callable
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare, each
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
-from headwise.training.run import ProbeName
+from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
 
-PROBES: tuple[ProbeName, ...] = ("sharpness", "attention-entropy", "qk-rank", "qk-identity-angle", "qk-norm")
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), "depths": depths, "ranks": ranks}
-    for name, depths, ranks in (
-        ("smoke", (1, 2), (8, 4)),
-        ("laptop", (1, 2), (16, 8, 4)),
-        ("paper", (1, 3, 5), (64, 32, 16, 8)),
-    )
+
+class CompensationPreset(NeighborPreset):
+    """Depths and ranks, one module of heads each."""
+
+    depths: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": CompensationPreset.like(SIZES["smoke"], depths=(1, 2), ranks=(8, 4)),
+    "laptop": CompensationPreset.like(SIZES["laptop"], depths=(1, 2), ranks=(16, 8, 4)),
+    "paper": CompensationPreset.like(SIZES["paper"], depths=(1, 3, 5), ranks=(64, 32, 16, 8)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: CompensationPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "depth": depth},
-            run_of(preset, depth, 1, rank, seed, probes=PROBES),
+            {"dim": preset.dim, "rank": rank, "depth": depth},
+            neighbor_run(preset, depth, 1, rank, seed, probes=HEAD_PROBES),
         )
-        for depth in preset["depths"]
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for depth in preset.depths
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -47,15 +50,20 @@ def by_depth(rows: list[Row]) -> list[Comparison]:
     half = int(rows[0].cell["dim"]) // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
     shallow, deeper = (cell(rows, rank=half, depth=depth) for depth in (1, deep))
-    told = f"rank {half}, {deep} layers"
+    told = {"where": f"rank {half}, {deep} layers"}
+    first, last = Variant("first layer", deeper), Variant("last layer", deeper)
+    more = Variant(f"{deep} layers", deeper)
     return [
-        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
-        each(f"sharpness of the last layer over that of the first, {told}", deeper, _over("sharpness", -1, 0), 1.1),
-        each(
-            f"entropy of the first layer over that of the last, {told}", deeper, _over("attention-entropy", 0, -1), 1.1
+        paired(more, Variant("1 layer", shallow), where=f"rank {half}", at_most=1 / 1.1),
+        per_seed(last, "first layer", _over("sharpness", -1, 0), metric="attention sharpness", at_least=1.1, **told),
+        per_seed(
+            first, "last layer", _over("attention-entropy", 0, -1), metric="attention entropy", at_least=1.1, **told
         ),
-        each(f"least effective rank of QKᵀ among layers over {half}, {told}", deeper, _rank_used, 0.9),
-    ]
+        per_seed(
+            Variant("least of all layers", deeper), "the rank", _rank_used, metric="effective rank of QKᵀ",
+            at_least=0.9, **told,
+        ),
+    ]  # fmt: skip
 
 
 def _layers(row: Row, probe: str) -> list[float]:
@@ -79,10 +87,10 @@ def chart(rows: list[Row], preset: str) -> Any:
     named = [Row({**row.cell, "model": _model(row)}, row.seed, row.metrics, row.key) for row in rows]
     points: list[Point] = []
     for probe, panel in names.items():
-        for layer in range(max(used["depths"])):
+        for layer in range(max(used.depths)):
             found = measured(named, "dim", "model", metric=f"{probe}.layer{layer}")
             points += [{**point, "x": layer + 1, "panel": panel} for point in found]
-    notes = [f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; means over heads"]
+    notes = [f"{used.told}; means over heads"]
     return curves(points, "What attention does, layer by layer", notes, "layer", "value", log_x=False)
 
 

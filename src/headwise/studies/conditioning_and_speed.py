@@ -27,15 +27,15 @@ Command: headwise study run conditioning-and-speed --preset laptop --data images
 import math
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, geometric_mean
+from statistics import geometric_mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import STEPS, Claim, Comparison, Variant, against, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.conditioning_in_training import HEADS, LARGEST, kappa
-from headwise.studies.thinner_vit import CIFAR, vit_run
+from headwise.studies._recipes.images import CIFAR, IMAGENET, ImagePreset, vit_run
+from headwise.studies._recipes.statistics import HEADS, LARGEST, kappa
 from headwise.training.run import Run
 
 REACHED_BY, AS_WELL = 0.6, 1 / 1.1
@@ -45,45 +45,53 @@ INTERVENTIONS: dict[str, dict[str, Any]] = {
     "orthogonal": {"init": "orthogonal"},
     "whitened tokens": {"whitened": True},
 }
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 8, "plain": (1, 2), "grid": {1: (1, 2, 4), 2: (2,)},
-        "side": 8, "patch": 4, "channels": 1, "classes": 10, "augment": "none", "optimizer": "adamw",
-        "batch": 64, "steps": 4, "evaluations": 4, "rates": (0.003,), "seeds": 2,
-    },
-    "laptop": {
-        "width": 32, "plain": (2, 4), "grid": {1: (1, 4, 16), 2: (1, 2, 4, 8, 16)},
-        "side": 16, "patch": 4, "channels": 3, "classes": 10, "augment": "flip", "optimizer": "adamw",
-        "batch": 64, "steps": 240, "evaluations": 20, "rates": (0.003, 0.01), "seeds": 5, "data": CIFAR,
-    },
-    "paper": {
-        "width": 768, "plain": (12, 12), "grid": {8: (12, 16, 24), 12: (1, 4, 12, 16, 24)},
-        "side": 224, "patch": 16, "channels": 3, "classes": 1000, "augment": "full", "optimizer": "adamw",
-        "batch": 4096, "steps": 93_835, "evaluations": 100, "rates": (0.001, 0.003), "seeds": 3,
-        "data": {"images": "ImageNet-1k, as a folder of images"},
-    },
+
+
+class SpeedPreset(ImagePreset):
+    """The plain shape as (layers, heads), and the heads that are tried by depth."""
+
+    plain: tuple[int, int]
+    grid: dict[int, tuple[int, ...]]
+    evaluations: int
+
+
+PRESETS = {
+    "smoke": SpeedPreset(
+        width=8, plain=(1, 2), grid={1: (1, 2, 4), 2: (2,)}, side=8, patch=4, channels=1, classes=10, augment="none",
+        optimizer="adamw", batch=64, steps=4, evaluations=4, rates=(0.003,), seeds=2,
+    ),
+    "laptop": SpeedPreset(
+        width=32, plain=(2, 4), grid={1: (1, 4, 16), 2: (1, 2, 4, 8, 16)}, side=16, patch=4, channels=3, classes=10,
+        augment="flip", optimizer="adamw", batch=64, steps=240, evaluations=20, rates=(0.003, 0.01), seeds=5,
+        data=CIFAR,
+    ),
+    "paper": SpeedPreset(
+        width=768, plain=(12, 12), grid={8: (12, 16, 24), 12: (1, 4, 12, 16, 24)}, side=224, patch=16, channels=3,
+        classes=1000, augment="full", optimizer="adamw", batch=4096, steps=93_835, evaluations=100,
+        rates=(0.001, 0.003), data=IMAGENET,
+    ),
 }  # fmt: skip
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    arms = [("heads", depth, heads) for depth, counts in preset["grid"].items() for heads in counts]
-    arms += [(kind, *preset["plain"]) for kind in ("plain", *INTERVENTIONS)]
-    arms.remove(("heads", *preset["plain"]))
+def cells(preset: SpeedPreset) -> list[Cell]:
+    arms = [("heads", depth, heads) for depth, counts in preset.grid.items() for heads in counts]
+    arms += [(kind, *preset.plain) for kind in ("plain", *INTERVENTIONS)]
+    arms.remove(("heads", *preset.plain))
     found = []
     for kind, depth, heads in arms:
         told = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
         place = {"arm": told, "kind": kind, "depth": depth, "heads": heads}
-        for seed in range(preset["seeds"]):
+        for seed in range(preset.seeds):
             run = _run(preset, kind, depth, heads, seed)
             found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
             found.append(Cell({**place, "part": "training"}, run))
     return found
 
 
-def _run(preset: dict[str, Any], kind: str, depth: int, heads: int, seed: int) -> Run:
-    run = vit_run(preset, ModelShape(width=preset["width"], heads=heads, depth=depth), seed)
+def _run(preset: SpeedPreset, kind: str, depth: int, heads: int, seed: int) -> Run:
+    run = vit_run(preset, ModelShape(width=preset.width, heads=heads, depth=depth), seed)
     options = run.options.replace(**INTERVENTIONS.get(kind, {}))
-    return run.replace(options=options, evaluations=preset["evaluations"], probes=(HEADS,))
+    return run.replace(options=options, evaluations=preset.evaluations, probes=(HEADS,))
 
 
 def steps_to(row: Row, target: float) -> float:
@@ -123,17 +131,17 @@ def measured_rows(rows: list[Row]) -> list[Row]:
 def faster(rows: list[Row]) -> list[Comparison]:
     """L12: steps grow with κ over all runs, and fall with each intervention that lowers κ."""
     known = measured_rows(rows)
-    plain = cell(known, kind="plain")
+    plain = Variant("plain", cell(known, kind="plain"))
     found = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
-    lowered = [kind for kind in INTERVENTIONS if _lowers(plain, cell(known, kind=kind))]
-    for kind in lowered:
-        told = f"steps to target of the plain arm over those with {kind}, which lowers κ"
-        found.append(compare(told, plain, cell(known, kind=kind), 1.0, metric="steps"))
-    return found if lowered else [*found, Comparison("no intervention lowered κ in every seed", (), 1.0)]
+    changed = [Variant(f"{kind} (lowers κ)", cell(known, kind=kind)) for kind in INTERVENTIONS]
+    lowered = [variant for variant in changed if _lowers(plain, variant)]
+    if not lowered:
+        return [*found, against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0)]
+    return [*found, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
 
 
-def _lowers(plain: list[Row], changed: list[Row]) -> bool:
-    ratios = compare("", plain, changed, 1.0, metric=TRAINING).ratios
+def _lowers(plain: Variant, changed: Variant) -> bool:
+    ratios = paired(changed, plain, field=TRAINING, at_most=1.0).ratios
     return bool(ratios) and min(ratios) > 1
 
 
@@ -150,11 +158,12 @@ def _per_doubling(rows: list[Row], metric: str) -> Comparison:
         if np.linalg.matrix_rank(known) == 4 and len(used) > 4:
             factors.append(2 ** float(np.linalg.lstsq(np.array(known), np.array(steps))[0][1]))
             keys += [row.key for row in used]
-    return Comparison(f"steps to target for twice the {metric}, as a factor", tuple(factors), 1.0, tuple(keys))
+    where, used_keys = "equal heads and depth, regression", tuple(keys)
+    return against(STEPS, f"twice the {metric}", "once", factors, at_least=1.0, where=where, keys=used_keys)
 
 
 def as_well(rows: list[Row]) -> list[Comparison]:
-    """L13: the least κ that a number of heads gives over the least that an intervention gives, at the plain depth."""
+    """L13: the least κ that an intervention gives against the least of any number of heads, at the plain depth."""
     known = measured_rows(rows)
     depths = {row.cell["depth"] for row in cell(known, kind="plain")}
     near = [row for row in known if row.cell["depth"] in depths]
@@ -163,8 +172,8 @@ def as_well(rows: list[Row]) -> list[Comparison]:
         heads = _least([row for row in near if row.cell["kind"] not in INTERVENTIONS], metric)
         other = _least([row for row in near if row.cell["kind"] in INTERVENTIONS], metric)
         if heads and other:
-            told = f"{metric} of {heads[0].cell['arm']} over that of {other[0].cell['arm']}"
-            found.append(compare(told, heads, other, AS_WELL, metric=metric))
+            variant, baseline = (Variant(rows[0].cell["arm"], rows) for rows in (other, heads))
+            found.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
     return found
 
 
@@ -182,18 +191,17 @@ def _typical(rows: list[Row], metric: str) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves
+    from headwise.charts.curves import Point, across_seeds, curves
 
     points: list[Point] = []
     for metric in (BEGINNING, TRAINING):
         for found in _arms(measured_rows(rows)):
             place, steps = found[0].cell, [row.metrics["steps"] for row in found]
             series = place["arm"] if place["kind"] in INTERVENTIONS else f"other heads, depth {place['depth']}"
-            spread: Point = {"y": fmean(steps), "low": min(steps), "high": max(steps), "kind": "measured"}
-            points.append({"x": _typical(found, metric), "series": series, "panel": metric, **spread})
+            points.append(across_seeds(steps, _typical(found, metric), series, metric))
     used = PRESETS[preset]
-    told = f"vision transformers of width {used['width']}; target: the plain arm's cross-entropy on validation after "
-    told += f"{REACHED_BY:.0%} of {used['steps']:,} steps; learning rate of each arm chosen on validation"
+    told = f"vision transformers of width {used.width}; target: the plain variant's cross-entropy on validation after "
+    told += f"{REACHED_BY:.0%} of {used.steps:,} steps; {used.tuning}"
     return curves(points, "Conditioning and speed", [told], "κ of the heads' outputs", "steps to target", log_y=False)
 
 

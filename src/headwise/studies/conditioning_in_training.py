@@ -22,51 +22,61 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, geometric_mean
+from statistics import geometric_mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
-from headwise.ledger.study import Study
+from headwise.ledger.claims import KAPPA, Claim, Comparison, Variant, paired
+from headwise.ledger.study import Preset, Study
 from headwise.shape import AttentionShape, ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import text_run
-from headwise.studies.thinner_vit import CIFAR, vit_run
+from headwise.studies._recipes.images import CIFAR, IMAGENET, ImageTraining, vit_run
+from headwise.studies._recipes.statistics import HEADS, LARGEST, kappa
+from headwise.studies._recipes.text import TextTraining, text_run
 from headwise.training.run import ProbeName, Run
 
-HEADS: ProbeName = "heads-condition"
 PROBES: tuple[ProbeName, ...] = (HEADS, "block-condition", "residual-block-condition")
 JACOBIANS: tuple[ProbeName, ...] = ("jacobian-condition", "residual-jacobian-condition")
-LARGEST = 2.0**23  # float32, in which models are trained, cannot tell a larger κ from an infinite one
 STAGES = {"at the beginning": 0.0, "in the middle": 0.5, "at the end": 1.0}  # as parts of the steps
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 8, "depth": 1, "heads": (1, 2), "size": 4, "jacobians": True, "evaluations": 2,
-        "seeds": 2, "shown": 1,
-        "images": {
-            "side": 8, "patch": 4, "channels": 1, "classes": 10, "augment": "none",
-            "optimizer": "adamw", "batch": 64, "steps": 4,
-        },
-        "text": {"context": 4, "batch": 128, "steps": 4},
-    },
-    "laptop": {
-        "width": 64, "depth": 2, "heads": (1, 2, 4, 8, 16, 32), "size": 8, "jacobians": True, "evaluations": 4,
-        "seeds": 10, "shown": 2, "data": CIFAR,
-        "images": {
-            "side": 12, "patch": 4, "channels": 3, "classes": 10, "augment": "flip",
-            "optimizer": "adamw", "batch": 32, "steps": 300,
-        },
-        "text": {"context": 16, "batch": 32, "steps": 200},
-    },
-    "paper": {
-        "width": 768, "depth": 12, "heads": (1, 2, 4, 8, 16, 32), "size": 64, "jacobians": False, "evaluations": 20,
-        "seeds": 5, "shown": 2,
-        "data": {"images": "ImageNet-1k, as a folder of images", "text": "TinyStories, as a text file"},
-        "images": {
-            "side": 224, "patch": 16, "channels": 3, "classes": 1000, "augment": "full",
-            "optimizer": "adamw", "batch": 4096, "steps": 93_835,
-        },
-        "text": {"context": 512, "batch": 64, "steps": 100_000},
-    },
+
+
+class TrainingPreset(Preset):
+    """Models of one width and depth on both tasks; `shown` seeds of the places that are not compared."""
+
+    width: int
+    depth: int
+    heads: tuple[int, ...]
+    size: int
+    jacobians: bool
+    evaluations: int
+    shown: int
+    images: ImageTraining
+    text: TextTraining
+
+
+PRESETS = {
+    "smoke": TrainingPreset(
+        width=8, depth=1, heads=(1, 2), size=4, jacobians=True, evaluations=2, seeds=2, shown=1,
+        images=ImageTraining(
+            side=8, patch=4, channels=1, classes=10, augment="none", optimizer="adamw", batch=64, steps=4
+        ),
+        text=TextTraining(context=4, batch=128, steps=4),
+    ),
+    "laptop": TrainingPreset(
+        width=64, depth=2, heads=(1, 2, 4, 8, 16, 32), size=8, jacobians=True, evaluations=4, seeds=10, shown=2,
+        data=CIFAR,
+        images=ImageTraining(
+            side=12, patch=4, channels=3, classes=10, augment="flip", optimizer="adamw", batch=32, steps=300
+        ),
+        text=TextTraining(context=16, batch=32, steps=200),
+    ),
+    "paper": TrainingPreset(
+        width=768, depth=12, heads=(1, 2, 4, 8, 16, 32), size=64, jacobians=False, evaluations=20, seeds=5, shown=2,
+        data=IMAGENET | {"text": "TinyStories, as a text file"},
+        images=ImageTraining(
+            side=224, patch=16, channels=3, classes=1000, augment="full", optimizer="adamw", batch=4096, steps=93_835
+        ),
+        text=TextTraining(context=512, batch=64, steps=100_000),
+    ),
 }  # fmt: skip
 
 
@@ -75,49 +85,34 @@ def compared(counts: Sequence[int]) -> list[int]:
     return sorted({counts[place] for place in (0, len(counts) // 2, -1)}) if counts else []
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: TrainingPreset) -> list[Cell]:
     """Places that are compared have all the seeds; those that are only shown have a few."""
-    width = preset["width"]
-    shapes = [("fixed width", heads, AttentionShape(width=width, heads=heads).qk_rank) for heads in preset["heads"]]
-    shapes += [("fixed head size", heads, preset["size"]) for heads in preset["heads"]]
+    width = preset.width
+    shapes = [("fixed width", heads, AttentionShape(width=width, heads=heads).qk_rank) for heads in preset.heads]
+    shapes += [("fixed head size", heads, preset.size) for heads in preset.heads]
     found = []
     for task in ("images", "text"):
         for axis, heads, size in shapes:
             place = {"task": task, "axis": axis, "heads": heads}
-            judged = axis == "fixed width" and heads in compared(preset["heads"])
-            for seed in range(preset["seeds"] if judged else preset["shown"]):
+            judged = axis == "fixed width" and heads in compared(preset.heads)
+            for seed in range(preset.seeds if judged else preset.shown):
                 run = _run(preset, task, heads, size, seed)
                 found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
                 found.append(Cell({**place, "part": "training"}, run))
     return found
 
 
-def _run(preset: dict[str, Any], task: str, heads: int, size: int, seed: int) -> Run:
-    shape = ModelShape(width=preset["width"], heads=heads, qk_rank=size, depth=preset["depth"])
-    made = {"images": vit_run, "text": _text_run}[task]
-    run = made(preset[task], shape, seed)
-    few = seed == 0 and heads in compared(preset["heads"]) and heads * size == preset["width"]
-    probes = PROBES + JACOBIANS if preset["jacobians"] and task == "images" and few else PROBES
-    return run.replace(evaluations=preset["evaluations"], probes=probes)
+def _run(preset: TrainingPreset, task: str, heads: int, size: int, seed: int) -> Run:
+    shape = ModelShape(width=preset.width, heads=heads, qk_rank=size, depth=preset.depth)
+    run = vit_run(preset.images, shape, seed) if task == "images" else _text_run(preset.text, shape, seed)
+    few = seed == 0 and heads in compared(preset.heads) and heads * size == preset.width
+    probes = PROBES + JACOBIANS if preset.jacobians and task == "images" and few else PROBES
+    return run.replace(evaluations=preset.evaluations, probes=probes)
 
 
-def _text_run(preset: dict[str, Any], shape: ModelShape, seed: int) -> Run:
+def _text_run(training: TextTraining, shape: ModelShape, seed: int) -> Run:
     """With learned positions: rotary ones leave values alone, so that the first bytes, where equal, have equal rows."""
-    return text_run(preset, shape, seed, positions="learned", context=preset["context"])
-
-
-def kappa(row: Row, probe: str, first: float = 1.0, last: float = 1.0, most: float = math.inf) -> float:
-    """The geometric mean, over layers and over the evaluations between two parts of training, of a probe's values.
-
-    Of a single part, the evaluation nearest to it. A value counts as `most` at most, which is for matrices that were
-    singular: their κ is infinite. NaN where nothing was probed.
-    """
-    values = [(step, value) for step, name, value in row.history if name.startswith(f"{probe}.")]
-    if not values:
-        return math.nan
-    steps = sorted({step for step, _ in values})
-    begin, end = (min(steps, key=lambda step: abs(step - part * steps[-1])) for part in (first, last))
-    return math.exp(fmean(math.log(min(value, most)) for step, value in values if begin <= step <= end))
+    return text_run(training, shape, seed, positions="learned", context=training.context)
 
 
 def staged(rows: list[Row], probe: str = HEADS, most: float = math.inf) -> list[Row]:
@@ -132,26 +127,29 @@ def staged(rows: list[Row], probe: str = HEADS, most: float = math.inf) -> list[
 
 
 def stays_true(rows: list[Row]) -> list[Comparison]:
-    """L3: κ with fewer heads over κ with more, in the middle and at the end of training."""
+    """L3: κ is lower with more heads, in the middle and at the end of training."""
     known = cell(staged(rows, most=LARGEST), axis="fixed width")
     counts = sorted({row.cell["heads"] for row in known})
     found = []
     for task in ("images", "text"):
         for fewer, more in pairwise(compared(counts)):
-            told = f"{task}: κ with {fewer} head{'s' if fewer > 1 else ''} over that with {more}"
+            names = [f"{count} head{'s' if count > 1 else ''}" for count in (more, fewer)]
             first, *later = (
-                compare(
-                    f"{told}, {stage}",
-                    cell(known, task=task, stage=stage, heads=fewer),
-                    cell(known, task=task, stage=stage, heads=more),
-                    1.0,
-                    metric="κ",
+                paired(
+                    *(
+                        Variant(name, cell(known, task=task, stage=stage, heads=count))
+                        for name, count in zip(names, (more, fewer), strict=True)
+                    ),
+                    metric=KAPPA,
+                    field="κ",
+                    where=f"{task}, {stage}",
+                    at_most=1.0,
                 )
                 for stage in STAGES
             )
             if first.ratios:
-                began = f"({geometric_mean(first.ratios):.2f} at the beginning)"
-                found += [replace(ratio, what=f"{ratio.what} {began}") for ratio in later]
+                began = (("at the beginning", geometric_mean(first.ratios)),)
+                found += [replace(comparison, beside=began) for comparison in later]
     return found
 
 
@@ -170,8 +168,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     points = measured(placed, "heads", "stage", "panel", "κ")
     points.sort(key=lambda point: (panels.index(point["panel"]), list(STAGES).index(point["series"])))
     used = PRESETS[preset]
-    told = f"width {used['width']}, {used['depth']} layers; fixed head size {used['size']}; mean over layers; "
-    told += f"{used['images']['steps']:,} steps on images, {used['text']['steps']:,} on text; singular ones left out"
+    told = f"width {used.width}, {used.depth} layers; fixed head size {used.size}; mean over layers; "
+    told += f"{used.images.steps:,} steps on images, {used.text.steps:,} on text; singular ones left out"
     return curves(points, "Conditioning through training", [told], "heads", "condition number")
 
 

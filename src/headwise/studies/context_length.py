@@ -13,54 +13,60 @@ Command: headwise study run context-length --preset laptop (6 minutes on two cor
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
+from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.statistics import half_and_full
 
 PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
 ALL, ONE = "every token asks", "one token asks"
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **sizes("smoke"),
-        "multiplier": 1,
-        "ranks": (8, 4),
-        "sets": [(ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512)],  # (who asks, points, batch)
-    },
-    "laptop": {
-        **sizes("laptop"),
-        "seeds": 5,
-        "multiplier": 1,
-        "ranks": (16, 8),
-        "sets": [(ALL, 4, 512), (ALL, 16, 128), (ALL, 64, 32), (ONE, 4, 512), (ONE, 64, 32)],
-    },
-    "paper": {
-        **sizes("paper"),
-        "steps": 200_000,
-        "learning_rate": 0.005,
-        "multiplier": 64,
-        "ranks": (64, 32, 16, 8, 1),
-        "sets": [(ALL, 4, 256), (ALL, 16, 256), (ALL, 64, 256), (ALL, 256, 256), (ONE, 4, 256), (ONE, 64, 256)],
-    },
+
+
+class ContextPreset(NeighborPreset):
+    """Ranks, and sets of points: (who asks, number of points, batch)."""
+
+    multiplier: int
+    ranks: tuple[int, ...]
+    sets: tuple[tuple[str, int, int], ...]
+
+
+PRESETS = {
+    "smoke": ContextPreset.like(
+        SIZES["smoke"], multiplier=1, ranks=(8, 4), sets=((ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512))
+    ),
+    "laptop": ContextPreset.like(
+        SIZES["laptop"],
+        seeds=5,
+        multiplier=1,
+        ranks=(16, 8),
+        sets=((ALL, 4, 512), (ALL, 16, 128), (ALL, 64, 32), (ONE, 4, 512), (ONE, 64, 32)),
+    ),
+    "paper": ContextPreset.like(
+        LONGER,
+        multiplier=64,
+        ranks=(64, 32, 16, 8, 1),
+        sets=((ALL, 4, 256), (ALL, 16, 256), (ALL, 64, 256), (ALL, 256, 256), (ONE, 4, 256), (ONE, 64, 256)),
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: ContextPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "points": points, "rank": rank, "asks": asks},
-            run_of(
-                {**preset, "points": points, "batch": batch},
+            {"dim": preset.dim, "points": points, "rank": rank, "asks": asks},
+            neighbor_run(
+                preset.replace(points=points, batch=batch),
                 2,
-                preset["multiplier"],
+                preset.multiplier,
                 rank,
                 seed,
                 task={"queries": "separate"} if asks == ONE else None,
             ),
         )
-        for asks, points, batch in preset["sets"]
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for asks, points, batch in preset.sets
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -71,18 +77,29 @@ def more_points(rows: list[Row]) -> list[Comparison]:
     if len(counts) < 2:
         return []
     fewest, most = (half_and_full(rows, asks=ALL, points=points) for points in (counts[0], counts[-1]))
-    ratio = f"error of rank {full // 2} over that of rank {full}"
-    told = f"{ratio}: with {counts[-1]} points over with {counts[0]}"
+    half = f"rank {full // 2}"
     few, many = (PUBLISHED.get(points) for points in (counts[0], counts[-1]))
     return [
-        compare(f"{ratio}, {counts[-1]} points", *most, 2.0, published=many),
-        compare_effects(told, most, fewest, 2.0, published=many / few if many and few else None),
+        paired(
+            Variant(half, most[0]),
+            Variant(f"rank {full}", most[1]),
+            where=f"{counts[-1]} points",
+            at_least=2.0,
+            published=many,
+        ),
+        paired_effects(
+            f"test error of {half} / of rank {full}",
+            (f"{counts[-1]} points", *most),
+            (f"{counts[0]} points", *fewest),
+            at_least=2.0,
+            published=many / few if many and few else None,
+        ),
     ]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "points", "rank", "asks", label="rank {}")
@@ -92,7 +109,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     for value in published_values("context_length") if preset == "paper" else []:
         said: Point = {"x": value["points"], "y": value["error"], "kind": "published"}
         points.append({**said, "series": f"rank {value['rank']:g}", "panel": ALL})
-    notes = [f"two layers, {used['dim']} dimensions, {used['steps']:,} steps; a model for each number of points"]
+    notes = [f"two layers, {used.dim} dimensions, {used.steps:,} steps; a model for each number of points"]
     return curves(points, "More points to search", notes, "points", "test error (squared distance)")
 
 

@@ -12,38 +12,46 @@ Command: headwise study run converged-heads --preset laptop (1 minute on two cor
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, each
+from headwise.ledger.claims import Claim, Comparison, Variant, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.compensation import PROBES
-from headwise.studies.rank_cliff import run_of, sizes
+from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
 
 ANGLE, NORM = "qk-identity-angle.layer0", "qk-norm.layer0"
 RANDOM, CLOSE = 90.0, 15.0  # degrees: of an untrained head, and what counts as converged
 PUBLISHED = {1: 179.57, 8: 176.32, 64: 168.53}
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), "multipliers": multipliers}
-    for name, multipliers in (("smoke", (1, 2)), ("laptop", (1, 8)), ("paper", (1, 8, 64)))
+
+
+class ConvergedPreset(NeighborPreset):
+    """Numbers of heads of full rank."""
+
+    multipliers: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": ConvergedPreset.like(SIZES["smoke"], multipliers=(1, 2)),
+    "laptop": ConvergedPreset.like(SIZES["laptop"], multipliers=(1, 8), seeds=8),
+    "paper": ConvergedPreset.like(SIZES["paper"], multipliers=(1, 8, 64)),
 }
-PRESETS["laptop"]["seeds"] = 8
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: ConvergedPreset) -> list[Cell]:
     return [
-        Cell({"multiplier": multiplier}, run_of(preset, 1, multiplier, preset["dim"], seed, probes=PROBES))
-        for multiplier in preset["multipliers"]
-        for seed in range(preset["seeds"])
+        Cell({"multiplier": multiplier}, neighbor_run(preset, 1, multiplier, preset.dim, seed, probes=HEAD_PROBES))
+        for multiplier in preset.multipliers
+        for seed in range(preset.seeds)
     ]
 
 
 def minus_identity(rows: list[Row]) -> list[Comparison]:
-    """Q11: 90 degrees over what separates a head from −I, mean over heads."""
+    """Q11: the angle that separates a head's QKᵀ from −I, mean over heads, against an untrained head's."""
     return [
-        each(
-            f"{RANDOM:g}° over the angle between −I and QKᵀ, {multiplier} head{'s' if multiplier > 1 else ''}",
-            cell(rows, multiplier=multiplier),
-            lambda row: RANDOM / (180 - row.metrics[ANGLE]),
-            RANDOM / CLOSE,
+        per_seed(
+            Variant(f"{multiplier} trained head{'s' if multiplier > 1 else ''}", cell(rows, multiplier=multiplier)),
+            f"an untrained head ({RANDOM:g}°)",
+            lambda row: (180 - row.metrics[ANGLE]) / RANDOM,
+            metric="angle from −I",
+            at_most=CLOSE / RANDOM,
             published=RANDOM / (180 - PUBLISHED[multiplier]) if multiplier in PUBLISHED else None,
         )
         for multiplier in sorted({row.cell["multiplier"] for row in rows})
@@ -52,7 +60,7 @@ def minus_identity(rows: list[Row]) -> list[Comparison]:
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     used, names = PRESETS[preset], ("degrees from −I", "norm of QKᵀ / √d")
     turned = [
@@ -61,16 +69,14 @@ def chart(rows: list[Row], preset: str) -> Any:
     points: list[Point] = []
     for metric, name in zip(("left", "norm"), names, strict=True):
         points += [{**point, "panel": name} for point in measured(turned, "multiplier", "", metric=metric, label=name)]
-    for multiplier in used["multipliers"]:
+    for multiplier in used.multipliers:
         random: Point = {"x": multiplier, "y": RANDOM, "series": "an untrained head", "panel": names[0]}
         points.append({**random, "kind": "theory"})
     for value in published_values("converged_heads") if preset == "paper" else []:
         for name, y in zip(names, (180 - value["angle"], value["norm"]), strict=True):
             said: Point = {"x": value["multiplier"], "y": y, "series": name, "panel": name, "kind": "published"}
             points.append(said)
-    notes = [
-        f"one layer, {used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; means over heads"
-    ]
+    notes = [f"one layer, {used.told}; means over heads"]
     return curves(points, "What full-rank heads become", notes, "heads of full rank", "degrees, or norm")
 
 

@@ -14,40 +14,42 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
+from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {**sizes("smoke"), "depth": 1, "multiplier": 1, "parts": (1, 2), "dims": (4, 8)},
-    "laptop": {**sizes("laptop"), "depth": 1, "multiplier": 1, "parts": (1, 2, 4), "dims": (8, 16, 32)},
-    "paper": {
-        **sizes("paper"),
-        "steps": 200_000,
-        "learning_rate": 0.005,
-        "depth": 2,
-        "multiplier": 8,
-        "parts": (1, 2, 4, 8, 16),
-        "dims": (16, 64, 128, 256),
-    },
+
+class DimensionPreset(NeighborPreset):
+    """Dimensions, and ranks as parts of them: 2 for half."""
+
+    depth: int
+    multiplier: int
+    parts: tuple[int, ...]
+    dims: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": DimensionPreset.like(SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
+    "laptop": DimensionPreset.like(SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
+    "paper": DimensionPreset.like(LONGER, depth=2, multiplier=8, parts=(1, 2, 4, 8, 16), dims=(16, 64, 128, 256)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: DimensionPreset) -> list[Cell]:
     return [
         Cell(
             {"dim": dim, "part": f"d/{part}" if part > 1 else "d"},
-            run_of({**preset, "dim": dim}, preset["depth"], preset["multiplier"], dim // part, seed),
+            neighbor_run(preset.replace(dim=dim), preset.depth, preset.multiplier, dim // part, seed),
         )
-        for dim in preset["dims"]
-        for part in preset["parts"]
-        for seed in range(preset["seeds"])
+        for dim in preset.dims
+        for part in preset.parts
+        for seed in range(preset.seeds)
     ]
 
 
 def gaps(rows: list[Row]) -> list[Comparison]:
-    """Q12: the gap of each dimension over that of the one before."""
+    """Q12: the gap of each dimension against that of the one before."""
     dims = sorted({row.cell["dim"] for row in rows})
     return [_growth(rows, small, large) for small, large in pairwise(dims)]
 
@@ -58,11 +60,13 @@ def _growth(rows: list[Row], small: int, large: int) -> Comparison:
     ]
     seeds = sorted(set.intersection(*(set(arm) for arm in arms)))
     errors = [[arm[seed].metrics["error"] for arm in arms] for seed in seeds]
-    return Comparison(
-        f"error of rank d/2 less that of rank d: in {large} dimensions over in {small}",
-        tuple((low - full) / ((low_before - full_before) or math.nan) for low, full, low_before, full_before in errors),
-        1.0,
-        tuple(arm[seed].key for seed in seeds for arm in arms),
+    return against(
+        "test error of rank d/2 − of rank d",
+        f"{large} dimensions",
+        f"{small} dimensions",
+        [(low - full) / ((low_before - full_before) or math.nan) for low, full, low_before, full_before in errors],
+        at_least=1.0,
+        keys=tuple(arm[seed].key for seed in seeds for arm in arms),
     )
 
 
@@ -74,7 +78,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     points: list[Point] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
     left = measured(parts, "dim", "part", metric="left", label="rank {}")
     points += [{**point, "panel": "part of the trivial error"} for point in left]
-    notes = [f"{used['points']} points, depth {used['depth']}, {used['steps']:,} steps"]
+    notes = [f"{used.points} points, depth {used.depth}, {used.steps:,} steps"]
     return curves(points, "More dimensions", notes, "dimension", "test error (squared distance)")
 
 

@@ -10,16 +10,16 @@ Command: headwise study run gaussian-heads --preset laptop (seconds)
 from functools import cache
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree
-from headwise.ledger.study import Study
+from headwise.ledger.claims import KAPPA, Claim, Comparison, against, agree
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row
 
 TOKENS, HEAD_SIZE = 64, 16
 HEADS = (8, 16, 64, 1024)
-PRESETS: dict[str, dict[str, Any]] = {"smoke": {}, "laptop": {}}
+PRESETS = {"smoke": Preset(seeds=10), "laptop": Preset(seeds=10)}  # the least that are drawn
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: Preset) -> list[Cell]:
     return []
 
 
@@ -38,14 +38,15 @@ def towards_one(rows: list[Row]) -> list[Comparison]:
     found = []
     for heads in HEADS:
         measured, predicted = _conditions(heads), marchenko_pastur(TOKENS, heads * HEAD_SIZE)
-        told = f"{heads} Gaussian heads of {HEAD_SIZE}, {TOKENS} tokens"
-        found += agree(f"κ of {told}, and the prediction", measured, predicted, 0.9)
+        where = f"head dim {HEAD_SIZE}, {TOKENS} tokens"
+        ratios = [one / predicted for one in measured]
+        found += agree(KAPPA, f"{heads} Gaussian heads", "the prediction", ratios, 0.9, where=where)
     most = HEADS[-1]
-    return [*found, Comparison(f"1.2 over κ of {most} Gaussian heads", tuple(1.2 / k for k in _conditions(most)), 1.0)]
+    return [*found, against(KAPPA, f"{most} Gaussian heads", "κ = 1", _conditions(most), at_most=1.2)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves
+    from headwise.charts.curves import Point, across_seeds, curves
     from headwise.theory.conditioning import marchenko_pastur
 
     points: list[Point] = []
@@ -53,8 +54,7 @@ def chart(rows: list[Row], preset: str) -> Any:
         found = _conditions(heads)
         shared: Point = {"x": heads, "series": "κ", "panel": f"{TOKENS} tokens, head size {HEAD_SIZE}"}
         points.append({**shared, "y": marchenko_pastur(TOKENS, heads * HEAD_SIZE), "kind": "theory"})
-        spread: Point = {"y": sum(found) / len(found), "low": min(found), "high": max(found), "kind": "measured"}
-        points.append({**shared, **spread})
+        points.append(across_seeds(found, heads, shared["series"], shared["panel"]))
     notes = ["independent Gaussian entries, nothing else; theory: (√D + √N) / (√D − √N), D = heads × head size"]
     return curves(points, "Gaussian heads side by side", notes, "heads", "condition number")
 

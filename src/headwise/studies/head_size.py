@@ -13,99 +13,64 @@ Command: headwise study run head-size --preset laptop (about 8 minutes on two co
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import BITS, CACHE, FLOPS, SECONDS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
-from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.training.run import Recipe, Run
+from headwise.studies._recipes.text import SIZES, TextPreset, text_run
 
 MARGIN = 0.99
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 16,
-        "depth": 1,
-        "context": 8,
-        "batch": 128,
-        "steps": 5,
-        "heads": (1, 2, 4),
-        "rates": (0.01,),
-        "seeds": 3,
-    },
-    "laptop": {
-        "width": 64,
-        "depth": 2,
-        "context": 64,
-        "batch": 32,
-        "steps": 500,
-        "heads": (1, 2, 4, 8, 16),
-        "rates": (0.003, 0.01, 0.03),
-        "seeds": 3,
-    },
-    "paper": {
-        "width": 1792,
-        "depth": 28,
-        "context": 2048,
-        "batch": 256,
-        "steps": 20_000,
-        "heads": (1, 2, 7, 14, 28),
-        "rates": (0.0003, 0.001, 0.003),
-        "seeds": 3,
-    },
+
+
+class HeadSizePreset(TextPreset):
+    """Every number of heads that is tried."""
+
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": HeadSizePreset.like(SIZES["smoke"], heads=(1, 2, 4)),
+    "laptop": HeadSizePreset.like(SIZES["laptop"], heads=(1, 2, 4, 8, 16)),
+    "paper": HeadSizePreset.like(SIZES["paper"], heads=(1, 2, 7, 14, 28)),
 }
 
 
-def text_run(preset: dict[str, Any], shape: ModelShape, seed: int, **options: Any) -> Run:
-    """A nanochat-style decoder on bytes of text, as this study and its neighbours train it."""
-    return Run(
-        task={"name": "text", "context": preset["context"]},
-        shape=str(shape),
-        options=options_preset("nanochat", vocab=256, **options),
-        recipe=Recipe(warm_up=0.1, batch=preset["batch"]),
-        steps=preset["steps"],
-        seed=seed,
-        evaluations=2,
-    )
-
-
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    shapes = [ModelShape(width=preset["width"], heads=heads, depth=preset["depth"]) for heads in preset["heads"]]
+def cells(preset: HeadSizePreset) -> list[Cell]:
+    shapes = [ModelShape(width=preset.width, heads=heads, depth=preset.depth) for heads in preset.heads]
     return [
         Cell({"heads": shape.layers[0].heads, "rank": shape.layers[0].qk_rank}, text_run(preset, shape, seed))
         for shape in shapes
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
-def _usual(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def _usual(rows: list[Row]) -> tuple[Variant, Variant]:
     """The rows of the head size nearest to a fourteenth of the width, as nanochat has it, and of twice that."""
     ranks = sorted({row.cell["rank"] for row in rows})
     width = max(row.cell["rank"] * row.cell["heads"] for row in rows)
     small = min(ranks[:-1], key=lambda rank: abs(rank * 14 / width - 1), default=ranks[0])
     larger = min((rank for rank in ranks if rank > small), default=small)
-    return cell(rows, rank=small), cell(rows, rank=larger)
+    return Variant(f"head dim {small}", cell(rows, rank=small)), Variant(f"head dim {larger}", cell(rows, rank=larger))
 
 
 def larger_heads(rows: list[Row]) -> list[Comparison]:
-    """N1: bits a byte with the usual head size over those with heads twice as large."""
+    """N1: bits per byte with heads twice as large, against the usual head size."""
     small, large = _usual(rows)
-    if not small or not large:
+    if not small.rows or not large.rows:
         return []
-    told = f"bits a byte of heads of {small[0].cell['rank']} over those of {large[0].cell['rank']}"
-    return [compare(told, small, large, MARGIN)]
+    return [paired(large, small, metric=BITS, at_most=1 / MARGIN)]
 
 
 def other_costs(rows: list[Row]) -> list[Comparison]:
-    """N5: the same at equal FLOPs and equal cache (both are equal here), and no more seconds."""
+    """N5: the same at equal FLOPs and equal KV cache (both are equal here), and no more seconds."""
     small, large = _usual(rows)
-    if not small or not large:
+    if not small.rows or not large.rows:
         return []
-    sizes = f"of heads of {small[0].cell['rank']} over those of {large[0].cell['rank']}"
     return [
         *larger_heads(rows),
-        compare(f"training FLOPs {sizes}", small, large, MARGIN, metric="flops"),
-        compare(f"cache bytes a token {sizes}", small, large, MARGIN, metric="kv_bytes_per_token"),
-        compare(f"training seconds {sizes}", small, large, 0.95, metric="seconds"),
+        paired(large, small, metric=FLOPS, field="flops", at_most=1 / MARGIN),
+        paired(large, small, metric=CACHE, field="kv_bytes_per_token", at_most=1 / MARGIN),
+        paired(large, small, metric=SECONDS, field="seconds", at_most=1 / 0.95),
     ]
 
 
@@ -113,9 +78,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used['width']} and {used['depth']} layers on text, {used['steps']:,} steps of "
-    told += f"{used['batch']} × {used['context']} bytes; learning rate of each arm chosen on validation"
-    return frontier(rows, "heads", "Head size at equal parameters", [told], "bits a byte")
+    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps of "
+    told += f"{used.batch} × {used.context} bytes; {used.tuning}"
+    return frontier(rows, "heads", "Head size at equal parameters", [told], "bits per byte")
 
 
 CLAIMS = (

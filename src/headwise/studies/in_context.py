@@ -11,49 +11,62 @@ Command: headwise study run in-context --preset laptop (about 9 minutes on two c
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
-from headwise.ledger.study import Study
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
+from headwise.ledger.study import Preset, Study
 from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
 from headwise.training.run import Recipe, Run
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 16, "depth": 1, "dim": 3, "points": 7, "curriculum": 0, "batch": 256, "steps": 5,
-        "heads": (1, 4), "rates": (0.003,), "seeds": 3,
-    },
-    "laptop": {
-        "width": 32, "depth": 3, "dim": 5, "points": 11, "curriculum": 0, "batch": 64, "steps": 2000,
-        "heads": (1, 2, 4, 8, 16), "rates": (0.001, 0.003, 0.01), "seeds": 3,
-    },
-    "paper": {
-        "width": 256, "depth": 12, "dim": 20, "points": 41, "curriculum": 2000, "batch": 64, "steps": 500_000,
-        "heads": (1, 2, 4, 8, 16, 32, 64), "rates": (0.00005, 0.0001, 0.0002), "seeds": 3,
-    },
+
+class InContextPreset(Preset):
+    """The decoder, the functions it learns from a prompt, and its training."""
+
+    width: int
+    depth: int
+    dim: int
+    points: int
+    curriculum: int
+    batch: int
+    steps: int
+    heads: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": InContextPreset(
+        width=16, depth=1, dim=3, points=7, curriculum=0, batch=256, steps=5, heads=(1, 4), rates=(0.003,)
+    ),
+    "laptop": InContextPreset(
+        width=32, depth=3, dim=5, points=11, curriculum=0, batch=64, steps=2000, heads=(1, 2, 4, 8, 16),
+        rates=(0.001, 0.003, 0.01),
+    ),
+    "paper": InContextPreset(
+        width=256, depth=12, dim=20, points=41, curriculum=2000, batch=64, steps=500_000,
+        heads=(1, 2, 4, 8, 16, 32, 64), rates=(0.00005, 0.0001, 0.0002),
+    ),
 }  # fmt: skip
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    seeds = range(preset["seeds"])
-    return [Cell({"heads": heads}, _run(preset, heads, seed)) for heads in preset["heads"] for seed in seeds]
+def cells(preset: InContextPreset) -> list[Cell]:
+    seeds = range(preset.seeds)
+    return [Cell({"heads": heads}, _run(preset, heads, seed)) for heads in preset.heads for seed in seeds]
 
 
-def _run(preset: dict[str, Any], heads: int, seed: int) -> Run:
-    task = {"name": "in-context", **{name: preset[name] for name in ("dim", "points", "curriculum")}}
-    shape = ModelShape(width=preset["width"], heads=heads, depth=preset["depth"])
-    options = options_preset("gpt2", vocab=preset["dim"] + 1, context=2 * preset["points"] - 1)
-    recipe = Recipe(batch=preset["batch"], betas=(0.9, 0.95), warm_up=0.1)
-    return Run(task=task, shape=str(shape), options=options, recipe=recipe, steps=preset["steps"], seed=seed)
+def _run(preset: InContextPreset, heads: int, seed: int) -> Run:
+    task = {"name": "in-context", "dim": preset.dim, "points": preset.points, "curriculum": preset.curriculum}
+    shape = ModelShape(width=preset.width, heads=heads, depth=preset.depth)
+    options = options_preset("gpt2", vocab=preset.dim + 1, context=2 * preset.points - 1)
+    recipe = Recipe(batch=preset.batch, betas=(0.9, 0.95), warm_up=0.1)
+    return Run(task=task, shape=str(shape), options=options, recipe=recipe, steps=preset.steps, seed=seed)
 
 
 def fewer_heads(rows: list[Row]) -> list[Comparison]:
     """Q14: both of the largest numbers of heads have a larger error than a few heads of high rank."""
     counts = sorted({row.cell["heads"] for row in rows})
     few = counts[len(counts) // 4]
-    fewer = cell(rows, heads=few)
+    fewer = Variant(f"{few} heads", cell(rows, heads=few))
     return [
-        compare(f"error with {many} heads over that with {few}", cell(rows, heads=many), fewer, 1.0)
+        paired(Variant(f"{many} heads", cell(rows, heads=many)), fewer, at_least=1.0)
         for many in counts[-2:]
         if many > few
     ]
@@ -64,13 +77,13 @@ def chart(rows: list[Row], preset: str) -> Any:
 
     points: list[Point] = []
     used = PRESETS[preset]
-    for number in range(used["points"]):
+    for number in range(used.points):
         found = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
         points += [{**point, "x": number} for point in found]
-        best: Point = {"x": number, "y": max(0.0, 1 - number / used["dim"]), "series": "least squares", "panel": ""}
+        best: Point = {"x": number, "y": max(0.0, 1 - number / used.dim), "series": "least squares", "panel": ""}
         points.append({**best, "kind": "theory"})
-    told = f"linear functions of {used['dim']} numbers, decoder of width {used['width']} and {used['depth']} layers; "
-    told += "learning rate of each arm chosen on validation"
+    told = f"linear functions of {used.dim} numbers, decoder of width {used.width} and {used.depth} layers; "
+    told += used.tuning
     return curves(points, "Learning from the prompt", [told], "examples in the prompt", "squared error", log_x=False,
                   log_y=False)  # fmt: skip
 

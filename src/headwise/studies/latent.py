@@ -15,45 +15,51 @@ Command: headwise study run latent --preset laptop (about 9 minutes on two cores
 import math
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import text_run
-from headwise.studies.sharing import PRESETS as SHARING
-from headwise.studies.sharing import keys_of, recall_run, worse
+from headwise.studies._recipes.statistics import keys_of, worse
+from headwise.studies._recipes.text import LOOK_UP, LookUpPreset, RecallTraining, recall_run, text_run
 
-PARTS = {"smoke": (2, 4, 8), "laptop": (1.5, 4, 16), "paper": (1.5, 2, 4, 8, 16)}
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {key: value for key, value in settings.items() if key != "shared"} | {"parts": PARTS[name]}
-    for name, settings in SHARING.items()
+
+class LatentPreset(LookUpPreset):
+    """The model's width over the latent's."""
+
+    parts: tuple[float, ...]
+
+
+PRESETS = {
+    "smoke": LatentPreset.like(LOOK_UP["smoke"], parts=(2, 4, 8)),
+    "laptop": LatentPreset.like(LOOK_UP["laptop"], parts=(1.5, 4, 16)),
+    "paper": LatentPreset.like(LOOK_UP["paper"], parts=(1.5, 2, 4, 8, 16)),
 }
 
 
-def compressed(size: dict[str, Any], part: float) -> ModelShape:
+def compressed(size: LookUpPreset | RecallTraining, part: float) -> ModelShape:
     """A shape whose latent is the width divided by `part`; half of each head is rotated, outside the latent."""
-    usual = ModelShape(width=size["width"], heads=size["heads"], depth=size["depth"]).layers[0]
+    usual = ModelShape(width=size.width, heads=size.heads, depth=size.depth).layers[0]
     return ModelShape(
-        width=size["width"],
-        heads=size["heads"],
+        width=size.width,
+        heads=size.heads,
         qk_rank=2 * usual.qk_rank,
         v_rank=usual.v_rank,
         rope_rank=usual.qk_rank,
-        kv_latent=round(size["width"] / part),
-        depth=size["depth"],
+        kv_latent=round(size.width / part),
+        depth=size.depth,
     )
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    found = []
-    for task, run_of, size in (("text", text_run, preset), ("recall", recall_run, preset["recall"])):
-        for part in preset["parts"]:
-            place = {"task": task, "compression": part}
-            shape = compressed(size, part)
+def cells(preset: LatentPreset) -> list[Cell]:
+    cells = []
+    for part in preset.parts:
+        for seed in range(preset.seeds):
             # a latent keeps no whole keys that could be normalised
-            runs = [run_of(preset, shape, seed, qk_norm="none") for seed in range(preset["seeds"])]
-            found += [Cell(place, run) for run in runs]
-    return found
+            text = text_run(preset, compressed(preset, part), seed, qk_norm="none")
+            recall = recall_run(preset.recall, compressed(preset.recall, part), seed, qk_norm="none")
+            cells += [Cell({"task": "text", "compression": part}, text)]
+            cells += [Cell({"task": "recall", "compression": part}, recall)]
+    return cells
 
 
 def disproportionate(rows: list[Row]) -> list[Comparison]:
@@ -64,12 +70,18 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
     found = []
     for task in ("text", "recall"):
         first, last = (_a_halving(rows, task, low, high) for low, high in (parts[:2], parts[-2:]))
-        ratios = tuple(last[seed] / first[seed] for seed in sorted(first.keys() & last.keys()))
-        told = (
-            f"{task}: a halving of the latent between 1/{parts[-2]:g} and 1/{parts[-1]:g} of the width, in error, over "
+        ratios = [last[seed] / first[seed] for seed in sorted(first.keys() & last.keys())]
+        found.append(
+            against(
+                "error factor per halving of the latent",
+                f"1/{parts[-2]:g} to 1/{parts[-1]:g} of the width",
+                f"1/{parts[0]:g} to 1/{parts[1]:g}",
+                ratios,
+                at_least=1.0,
+                where=task,
+                keys=keys_of(cell(rows, task=task)),
+            )
         )
-        told += f"that between 1/{parts[0]:g} and 1/{parts[1]:g}"
-        found.append(Comparison(told, ratios, 1.0, keys_of(cell(rows, task=task))))
     return found
 
 
@@ -83,8 +95,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
     points = measured(rows, "compression", "task", "task")
-    told = "nanochat-style decoders with a key/value latent; learning rate of each arm chosen on validation"
-    return curves(points, "What a smaller latent costs", [told], "width over latent", "error (text: bits a byte)")
+    told = f"nanochat-style decoders with a key/value latent; {PRESETS[preset].tuning}"
+    return curves(points, "What a smaller latent costs", [told], "width over latent", "error (text: bits per byte)")
 
 
 CLAIMS = (

@@ -9,28 +9,37 @@ Command: headwise study run majority-vote --preset laptop (about 2 minutes on tw
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, below, compare, each
-from headwise.ledger.study import Study
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"grid": [(4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3)]},  # (dim, points, heads, seeds)
-    "laptop": {
-        "grid": [(8, 2, heads, 8) for heads in (101, 1001, 4001)]  # near the bound: a quarter below it must be seen
-        + [(32, 2, heads, 3) for heads in (101, 1001, 4001)]
-        + [(32, points, 1001, 3) for points in (4, 8)]
-    },
+
+class VotePreset(Preset):
+    """Votes, each (dimension, points, heads, seeds)."""
+
+    grid: tuple[tuple[int, int, int, int], ...]
+
+
+PRESETS = {
+    "smoke": VotePreset(grid=((4, 2, 11, 3), (4, 2, 101, 3), (4, 4, 101, 3))),
+    "laptop": VotePreset(
+        grid=(
+            *((8, 2, heads, 8) for heads in (101, 1001, 4001)),  # near the bound: a quarter below it must be seen
+            *((32, 2, heads, 3) for heads in (101, 1001, 4001)),
+            *((32, points, 1001, 3) for points in (4, 8)),
+        )
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: VotePreset) -> list[Cell]:
     return [
         Cell(
             {"dim": dim, "points": points, "heads": heads},
             constructed({"name": "majority-vote", "points": points}, dim, heads, seed=seed),
         )
-        for dim, points, heads, seeds in preset["grid"]
+        for dim, points, heads, seeds in preset.grid
         for seed in range(seeds)
     ]
 
@@ -43,13 +52,18 @@ def two_points(rows: list[Row]) -> list[Comparison]:
     pairs = cell(rows, points=2)
     for dim in sorted({row.cell["dim"] for row in pairs}):
         counts = sorted({row.cell["heads"] for row in cell(pairs, dim=dim)})
-        most, fewest = cell(pairs, dim=dim, heads=counts[-1]), cell(pairs, dim=dim, heads=counts[0])
+        fewest, most = (
+            Variant(f"vote of {heads} heads", cell(pairs, dim=dim, heads=heads)) for heads in (counts[0], counts[-1])
+        )
         least = scalar_bound(dim, 1, counts[-1] + 1)
-        told = f"the least error of {counts[-1] + 1} rank-1 heads in one layer over that of the vote, d = {dim}"
-        found.append(each(told, most, below(least), 1.0))
-        told = f"error of {counts[0]} voting heads over that of {counts[-1]}, d = {dim}"
-        found.append(compare(told, fewest, most, 2.0))
+        bound = f"least of any {counts[-1] + 1} rank-1 heads in one layer"
+        found.append(_over_bound(most, bound, least, f"d = {dim}"))
+        found.append(paired(most, fewest, at_most=0.5, where=f"d = {dim}"))
     return found
+
+
+def _over_bound(vote: Variant, bound: str, least: float, where: str) -> Comparison:
+    return per_seed(vote, bound, lambda row: row.metrics["error"] / least, at_most=1.0, where=where)
 
 
 def chart(rows: list[Row], preset: str) -> Any:

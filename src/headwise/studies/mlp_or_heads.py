@@ -17,29 +17,32 @@ Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (ab
 from collections.abc import Iterator
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.thinner_vit import PRESETS as THINNER
-from headwise.studies.thinner_vit import trained, vit_run
+from headwise.studies._recipes.images import SIZES, ImagePreset, vit_run
 
-GRID = ("base", "thin", "equal")  # what only thinner-vit has
-CHANGES: dict[str, dict[str, Any]] = {
-    "smoke": {"depth": 1, "heads": 2},
-    "laptop": {"depth": 2, "heads": 4},
-    "paper": {"depth": 8, "heads": 12},
-}
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {key: value for key, value in THINNER[name].items() if key not in GRID} | changes
-    for name, changes in CHANGES.items()
-}
 BASE, RATIOS = 2, (2, 4, 6, 8)  # MLP widths as multiples of the model's
 
 
-def arms(preset: dict[str, Any]) -> Iterator[tuple[str, int, ModelShape]]:
+class MlpPreset(ImagePreset):
+    """Depth and heads of the base; the other variants follow from it."""
+
+    depth: int
+    heads: int
+
+
+PRESETS = {
+    "smoke": MlpPreset.like(SIZES["smoke"], depth=1, heads=2),
+    "laptop": MlpPreset.like(SIZES["laptop"], depth=2, heads=4),
+    "paper": MlpPreset.like(SIZES["paper"], depth=8, heads=12),
+}
+
+
+def variants(preset: MlpPreset) -> Iterator[tuple[str, int, ModelShape]]:
     """Kind, MLP ratio and shape: the base, more heads in its width, and the shapes that share the largest's size."""
-    width, heads, depth = preset["width"], preset["heads"], preset["depth"]
+    width, heads, depth = preset.width, preset.heads, preset.depth
     base = ModelShape(width=width, heads=heads, depth=depth, mlp=BASE * width)
     yield "base", BASE, base
     yield "heads doubled in the width", BASE, ModelShape(width=width, heads=2 * heads, depth=depth, mlp=BASE * width)
@@ -50,34 +53,31 @@ def arms(preset: dict[str, Any]) -> Iterator[tuple[str, int, ModelShape]]:
         yield "equal parameters", ratio, shape
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: MlpPreset) -> list[Cell]:
     found = []
-    for kind, ratio, shape in arms(preset):
+    for kind, ratio, shape in variants(preset):
         layer = shape.layers[0]
         told = f"{kind}: MLP {ratio} × width, {layer.heads} heads of {layer.qk_rank}"
         place = {"arm": told, "kind": kind, "ratio": ratio}
-        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset["seeds"])]
+        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset.seeds)]
     return found
 
 
 def worth_more(rows: list[Row]) -> list[Comparison]:
-    """L9: errors of the base, and of the quadrupled MLP, over those of quadrupled heads."""
+    """L9: quadrupled heads leave fewer errors than the base, and than the quadrupled MLP."""
     base = cell(rows, kind="base")
     heads, mlp = (cell(rows, kind="equal parameters", ratio=ratio) for ratio in (min(RATIOS), max(RATIOS)))
     if not base or not heads or not mlp:
         return []
-    over = f"over those of {heads[0].cell['arm']}"
-    return [
-        compare(f"errors of {base[0].cell['arm']} {over}", base, heads, 1.0),
-        compare(f"errors of {mlp[0].cell['arm']} {over}", mlp, heads, 1.0),
-    ]
+    variant, *others = (Variant(rows[0].cell["arm"], rows) for rows in (heads, base, mlp))
+    return [paired(variant, other, at_most=1.0) for other in others]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"ViT of width {used['width']} and {used['depth']} layers, {trained(used)}"
+    told = f"ViT of width {used.width} and {used.depth} layers, {used.told}"
     return frontier(rows, "arm", "Parameters for the MLP, or for heads", [told], "share of images missed")
 
 

@@ -12,36 +12,42 @@ Command: headwise study run positions --preset laptop (3 minutes on two cores, a
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
+from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
 
 ENCODINGS = ("none", "added", "concatenated", "zeros")
+NAMES = ("no encodings", "added encodings", "concatenated encodings", "as many columns of zeros")
 PUBLISHED = {1: (0.4308 / 0.3217, 0.4091 / 0.4308), 3: (0.03566 / 0.000119, 0.06067 / 0.03566)}  # by depth, rank 32
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {**sizes("smoke"), "multiplier": 1, "grid": [(1, (4,)), (2, (4,))]},  # (depth, ranks)
-    "laptop": {**sizes("laptop"), "multiplier": 1, "grid": [(1, (16, 8)), (2, (8,))]},
-    "paper": {
-        **sizes("paper"),
-        "steps": 200_000,
-        "learning_rate": 0.005,
-        "multiplier": 8,
-        "grid": [(depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3)],
-    },
+
+
+class PositionsPreset(NeighborPreset):
+    """Ranks by depth: (depth, ranks)."""
+
+    multiplier: int
+    grid: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+PRESETS = {
+    "smoke": PositionsPreset.like(SIZES["smoke"], multiplier=1, grid=((1, (4,)), (2, (4,)))),
+    "laptop": PositionsPreset.like(SIZES["laptop"], multiplier=1, grid=((1, (16, 8)), (2, (8,)))),
+    "paper": PositionsPreset.like(
+        LONGER, multiplier=8, grid=tuple((depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3))
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: PositionsPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "encoding": encoding, "rank": rank, "depth": depth},
-            run_of(preset, depth, preset["multiplier"], rank, seed, task=_task(encoding, preset["dim"])),
+            {"dim": preset.dim, "encoding": encoding, "rank": rank, "depth": depth},
+            neighbor_run(preset, depth, preset.multiplier, rank, seed, task=_task(encoding, preset.dim)),
         )
-        for depth, ranks in preset["grid"]
+        for depth, ranks in preset.grid
         for rank in ranks
         for encoding in ENCODINGS
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
 
 
@@ -57,21 +63,22 @@ def encodings(rows: list[Row]) -> list[Comparison]:
     found = []
     for depth in sorted({row.cell["depth"] for row in rows}):
         none, added, concatenated, zeros = (
-            cell(rows, depth=depth, rank=half, encoding=encoding) for encoding in ENCODINGS
+            Variant(name, cell(rows, depth=depth, rank=half, encoding=encoding))
+            for encoding, name in zip(ENCODINGS, NAMES, strict=True)
         )
-        at = f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"
+        at = {"where": f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"}
         helps, harms = PUBLISHED.get(depth, (None, None))
         found += [
-            compare(f"error without over with concatenated, {at}", none, concatenated, 1.1, published=helps),
-            compare(f"error with as many zeros over with concatenated, {at}", zeros, concatenated, 1.1),
-            compare(f"error with added over without, {at}", added, none, 0.9, published=harms),
+            paired(concatenated, none, at_most=1 / 1.1, published=helps, **at),
+            paired(concatenated, zeros, at_most=1 / 1.1, **at),
+            paired(added, none, at_least=0.9, published=harms, **at),
         ]
     return found
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "encoding", "depth")
@@ -81,9 +88,7 @@ def chart(rows: list[Row], preset: str) -> Any:
         points.append({**said, "series": encoding, "panel": f"{value['depth']:g}"})
     for point in points:
         point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
-    notes = [
-        f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps; zeros: columns, no encoding"
-    ]
+    notes = [f"{used.told}; zeros: columns, no encoding"]
     return curves(points, "Positional encodings", notes, "rank of each head", "test error (squared distance)")
 
 

@@ -26,7 +26,7 @@ from statistics import linear_regression, mean
 from typing import Any
 
 from headwise.cost import parameters, price
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import BITS, Claim, Comparison, against
 from headwise.ledger.law import (
     FEATURES,
     LEAST_POINTS,
@@ -39,70 +39,105 @@ from headwise.ledger.law import (
     rank_correlation,
     relative_error,
 )
-from headwise.ledger.study import Study
+from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
-from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
+from headwise.spec import Spec
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import text_run
-from headwise.studies.thinner_gpt import MARGIN
-from headwise.studies.thinner_gpt import PRESETS as THINNER
-from headwise.studies.thinner_gpt import arms as thinner_arms
+from headwise.studies._recipes.text import THINNER, TextTraining, ThinnerTextPreset, text_options, text_run
+from headwise.studies._recipes.thinner import MARGIN, variants
 
 CORRELATION = 0.7
 LARGE = 10**9
 LEAST_RUNGS = 3  # so that a line is left when one goes
 TOKENS_PER_PARAMETER = 20
 GPU = ("an H100 at 40 % of its 989 TFLOP/s", 0.4 * 989e12)
-_OWN: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "steps": 3, "ladder": {"widths": (16, 32), "head": 8, "base": 3, "thin": 2},
-        "around": ("w16-h1-L2", "w16-h4-r8-L2", "w16-h2-L2-m16", "w16-h2-L2-m128", "w24-h4-L2", "w16-h4-L3", "w24-h1",
-                   "w8-h1-L4"),
-        "shorter": {"steps": 1, "shapes": ("w16-h2-L2", "w24-h1")},
-        "rates": (0.01,), "seeds": 3,
-    },
-    "laptop": {
-        "steps": 150, "ladder": {"widths": (16, 32, 48, 64), "head": 16, "base": 3, "thin": 2},
-        "around": ("w32-h2-L2", "w32-h2", "w32-h1-L2", "w32-h8-L2", "w32-h8-r8", "w32-h4-r16-L2", "w32-h2-L2-m32",
-                   "w32-h2-L2-m256", "w48-h3"),
-        "shorter": {"steps": 75, "shapes": ("w16-h1-L3", "w32-h2-L2", "w48-h3", "w64-h4-L2")},
-        "rates": (0.01, 0.03), "seeds": 4,
-    },
-    "paper": {
-        "steps": 80_000, "ladder": {"widths": (256, 512, 1024, 1920), "head": 64, "base": 24, "thin": 16},
-        "around": ("w512-h8-L16", "w512-h8-L8", "w512-h4-L16", "w512-h32-L16", "w512-h16-r64-L16", "w512-h8-L16-m512",
-                   "w512-h8-L16-m4096", "w1024-h16-L8"),
-        "shorter": {"steps": 20_000, "shapes": ("w256-h4-L24", "w512-h8-L24", "w1024-h32-L16")},
-        "rates": (0.0003, 0.001, 0.003), "seeds": 3,
-    },
+
+
+class Ladder(Spec):
+    """Widths, the size of a base's head, and the depths of a base and of a thin shape."""
+
+    widths: tuple[int, ...]
+    head: int
+    base: int
+    thin: int
+
+
+class Shorter(Spec):
+    """Shapes that are also trained for fewer steps."""
+
+    steps: int
+    shapes: tuple[str, ...]
+
+
+class TradePreset(TextTraining, Preset):
+    """The ladder, the shapes around one rung, those trained for fewer steps, and the runs shared with thinner-gpt."""
+
+    ladder: Ladder
+    around: tuple[str, ...]
+    shorter: Shorter
+    thinner: ThinnerTextPreset
+
+
+def _preset(name: str, **own: Any) -> TradePreset:
+    """A preset that trains as thinner-gpt's of that name does."""
+    thinner = THINNER[name]
+    return TradePreset(context=thinner.context, batch=thinner.batch, thinner=thinner, **own)
+
+
+PRESETS = {
+    "smoke": _preset(
+        "smoke",
+        steps=3,
+        ladder=Ladder(widths=(16, 32), head=8, base=3, thin=2),
+        around=("w16-h1-L2", "w16-h4-r8-L2", "w16-h2-L2-m16", "w16-h2-L2-m128", "w24-h4-L2", "w16-h4-L3", "w24-h1",
+                "w8-h1-L4"),
+        shorter=Shorter(steps=1, shapes=("w16-h2-L2", "w24-h1")),
+        rates=(0.01,),
+    ),
+    "laptop": _preset(
+        "laptop",
+        steps=150,
+        ladder=Ladder(widths=(16, 32, 48, 64), head=16, base=3, thin=2),
+        around=("w32-h2-L2", "w32-h2", "w32-h1-L2", "w32-h8-L2", "w32-h8-r8", "w32-h4-r16-L2", "w32-h2-L2-m32",
+                "w32-h2-L2-m256", "w48-h3"),
+        shorter=Shorter(steps=75, shapes=("w16-h1-L3", "w32-h2-L2", "w48-h3", "w64-h4-L2")),
+        rates=(0.01, 0.03),
+        seeds=4,
+    ),
+    "paper": _preset(
+        "paper",
+        steps=80_000,
+        ladder=Ladder(widths=(256, 512, 1024, 1920), head=64, base=24, thin=16),
+        around=("w512-h8-L16", "w512-h8-L8", "w512-h4-L16", "w512-h32-L16", "w512-h16-r64-L16", "w512-h8-L16-m512",
+                "w512-h8-L16-m4096", "w1024-h16-L8"),
+        shorter=Shorter(steps=20_000, shapes=("w256-h4-L24", "w512-h8-L24", "w1024-h32-L16")),
+        rates=(0.0003, 0.001, 0.003),
+    ),
 }  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
-    name: own | {"context": shared["context"], "batch": shared["batch"], "thinner": shared}
-    for (name, own), shared in zip(_OWN.items(), THINNER.values(), strict=True)
-}
 
 
-def rung(ladder: dict[str, Any], width: int) -> dict[str, ModelShape]:
+def rung(ladder: Ladder, width: int) -> dict[str, ModelShape]:
     """The base and the thin shape of one width."""
-    base = ModelShape.parse(f"w{width}-r{ladder['head']}-L{ladder['base']}")
-    return {"base": base, "thin": ModelShape(width=width, heads=2 * base.layers[0].heads, depth=ladder["thin"])}
+    base = ModelShape.parse(f"w{width}-r{ladder.head}-L{ladder.base}")
+    return {"base": base, "thin": ModelShape(width=width, heads=2 * base.layers[0].heads, depth=ladder.thin)}
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    ladder, shorter, shared = preset["ladder"], preset["shorter"], preset["thinner"]
-    found: list[tuple[dict[str, Any], ModelShape, dict[str, Any]]] = []
-    for width in ladder["widths"]:
-        for kind, shape in rung(ladder, width).items():
-            found.append(({"part": "ladder", "width": width, "kind": kind}, shape, preset))
-    found += [({"part": "around"}, ModelShape.parse(text), preset) for text in preset["around"]]
-    for text in shorter["shapes"]:
-        found.append(({"part": "shorter"}, ModelShape.parse(text), preset | {"steps": shorter["steps"]}))
-    found += [({"part": "thinner-gpt"}, shape, shared) for _, shape in thinner_arms(shared)]
+def cells(preset: TradePreset) -> list[Cell]:
+    shorter = preset.replace(steps=preset.shorter.steps)
+    asked: list[tuple[dict[str, Any], ModelShape, TextTraining]] = [
+        ({"part": "ladder", "width": width, "kind": kind}, shape, preset)
+        for width in preset.ladder.widths
+        for kind, shape in rung(preset.ladder, width).items()
+    ]
+    asked += [({"part": "around"}, ModelShape.parse(text), preset) for text in preset.around]
+    asked += [({"part": "shorter"}, ModelShape.parse(text), shorter) for text in preset.shorter.shapes]
+    shared = variants(preset.thinner, text_options())
+    asked += [({"part": "thinner-gpt"}, shape, preset.thinner) for _, shape in shared]
     return [
-        Cell({**place, "shape": str(shape), "steps": asked["steps"]}, text_run(asked, shape, seed))
-        for place, shape, asked in found
-        for seed in range(preset["seeds"])
+        Cell({**place, "shape": str(shape), "steps": training.steps}, text_run(training, shape, seed))
+        for place, shape, training in asked
+        for seed in range(preset.seeds)
     ]
 
 
@@ -158,23 +193,36 @@ def foreseen(rows: list[Row]) -> list[Comparison]:
         return []
     keys = tuple(row.key for row in rows)
     return [
-        Comparison("rank correlation of foretold and measured loss", tuple(correlations), CORRELATION, keys),
-        Comparison("error of a law of size alone over that of the law", tuple(gains), 1.0, keys),
-    ]
+        against(
+            "rank correlation", "predicted and measured loss", "", correlations, at_least=CORRELATION, unit="value",
+            keys=keys,
+        ),
+        against("prediction error", "law of size alone", "fitted law of the shape", gains, at_least=1.0, keys=keys),
+    ]  # fmt: skip
 
 
 def persists(rows: list[Row]) -> list[Comparison]:
-    """L15: the base's loss over the thin shape's, carried on to 1 B parameters; a pseudo-value a rung."""
+    """L15: the thin shape's loss against the base's, extrapolated to 1 B parameters; a pseudo-value per rung."""
     ladder = cell(rows, part="ladder")
     line = trade(ladder)
     if len(line) < LEAST_RUNGS:
         return []
     whole, count = carried_on(line), len(line)
     parts = [carried_on(line[:i] + line[i + 1 :]) for i in range(count)]
-    told = "bits a byte of the base over those of the thin shape, carried on to 1 B parameters along a straight line"
-    values = tuple(math.exp(count * whole - (count - 1) * part) for part in parts)
-    keys = tuple(row.key for row in ladder)
-    return [Comparison(f"{told} ({price_of_one_pair()})", values, 1 / (1 + MARGIN), keys)]
+    ratios = [math.exp((count - 1) * part - count * whole) for part in parts]
+    flops, hours = price_of_one_pair()
+    return [
+        against(
+            BITS,
+            "thin",
+            "base",
+            ratios,
+            at_most=1 + MARGIN,
+            where="extrapolated to 1 B parameters on a straight line over sizes",
+            note=f"a real pair of that size takes {flops:.1e} FLOPs, {hours:,.0f} hours of {GPU[0]}",
+            keys=tuple(row.key for row in ladder),
+        )
+    ]
 
 
 def carried_on(line: list[tuple[float, float]]) -> float:
@@ -194,40 +242,39 @@ def trade(rows: list[Row]) -> list[tuple[float, float]]:
     return found
 
 
-def price_of_one_pair() -> str:
-    """What the real run would take: the base and the thin shape of about 1 B parameters, once each."""
-    ladder, context = PRESETS["paper"]["ladder"], PRESETS["paper"]["context"]
-    pair, options = rung(ladder, max(ladder["widths"])), options_preset("nanochat", vocab=256)
+def price_of_one_pair() -> tuple[float, float]:
+    """FLOPs and GPU hours of the real run: the base and the thin shape of about 1 B parameters, once each."""
+    ladder, context = PRESETS["paper"].ladder, PRESETS["paper"].context
+    pair, options = rung(ladder, max(ladder.widths)), text_options()
     tokens = TOKENS_PER_PARAMETER * parameters(pair["base"], options)["body"]
     flops = tokens * sum(price(shape, options, context=context).flops["train_per_token"] for shape in pair.values())
-    name, speed = GPU
-    return f"a real pair there: {flops:.1e} FLOPs, {flops / speed / 3600:,.0f} hours of {name}"
+    return float(flops), flops / GPU[1] / 3600
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point as Mark
-    from headwise.charts.curves import curves
+    from headwise.charts.curves import across_seeds, curves
 
     known, marks = points(rows), list[Mark]()
-    ladder = PRESETS[preset]["ladder"]
+    ladder = PRESETS[preset].ladder
     law = fit(known) if len(known) >= LEAST_POINTS else None
     for row_shape, errors in _by_shape(cell(rows, part="ladder")).items():
         shape = ModelShape.parse(row_shape)
         size = float(parameters(shape, ModelOptions())["body"])
-        kind = "base" if shape.depth == ladder["base"] else "thin"
-        at: Mark = {"x": size, "series": f"{kind}: {shape.depth} layers", "panel": "by parameters of the body"}
-        marks.append({**at, "y": mean(errors), "low": min(errors), "high": max(errors), "kind": "measured"})
+        kind = "base" if shape.depth == ladder.base else "thin"
+        at = across_seeds(errors, size, f"{kind}: {shape.depth} layers", "by parameters of the body")
+        marks.append(at)
         if law:
-            marks.append({**at, "y": law.predict(shape, PRESETS[preset]["steps"]).value, "kind": "theory"})
+            marks.append({**at, "y": law.predict(shape, PRESETS[preset].steps).value, "kind": "theory"})
     if len(known) >= 2 * LEAST_POINTS:
         here: Mark = {"series": "all shapes", "panel": "by loss that the law of the other half foretells"}
         for loss, guess in zip(*out_of_half(known, 0), strict=True):
             marks.append({**here, "x": guess, "y": loss, "kind": "scattered"})
         for end in (min(point.loss for point in known), max(point.loss for point in known)):
             marks.append({**here, "x": end, "y": end, "kind": "theory"})
-    told = f"nanochat-style decoders on text, {PRESETS[preset]['steps']:,} steps on the ladder; dashed: the law of all "
+    told = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the law of all "
     told += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
-    return curves(marks, "The trade of depth for heads, foretold", [told], "", "bits a byte")
+    return curves(marks, "The trade of depth for heads, foretold", [told], "", "bits per byte")
 
 
 def _by_shape(rows: list[Row]) -> dict[str, list[float]]:

@@ -11,29 +11,38 @@ Command: headwise study run random-features --preset laptop (about 3 minutes on 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree
-from headwise.ledger.study import Study
+from headwise.ledger.claims import ERROR, Claim, Comparison, agree
+from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 
 SOUND = (16, 32, 64)  # dimensions whose published curve is right
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dims": (16,), "heads": 16, "seeds": 3},
-    "laptop": {"dims": (8, 16, 32, 64), "heads": 1024, "seeds": 3},
-    "paper": {"dims": (8, 16, 32, 64), "heads": 16384, "seeds": 3},
+
+
+class RandomPreset(Preset):
+    """Dimensions, and the most heads in each."""
+
+    dims: tuple[int, ...]
+    heads: int
+
+
+PRESETS = {
+    "smoke": RandomPreset(dims=(16,), heads=16),
+    "laptop": RandomPreset(dims=(8, 16, 32, 64), heads=1024),
+    "paper": RandomPreset(dims=(8, 16, 32, 64), heads=16384),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: RandomPreset) -> list[Cell]:
     return [
-        Cell({"dim": dim}, constructed({"name": "random-heads", "keys": "uniform"}, dim, preset["heads"], seed=seed))
-        for dim in preset["dims"]
-        for seed in range(preset["seeds"])
+        Cell({"dim": dim}, constructed({"name": "random-heads", "keys": "uniform"}, dim, preset.heads, seed=seed))
+        for dim in preset.dims
+        for seed in range(preset.seeds)
     ]
 
 
 def _published() -> dict[tuple[int, int], float]:
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     return {(int(p["dim"]), int(p["heads"])): p["error"] for p in published_values("random_features")}
 
@@ -45,13 +54,13 @@ def as_published(rows: list[Row]) -> list[Comparison]:
         here = cell(rows, dim=dim)
         heads = max(h for d, h in published if d == dim and f"predicted_error_{h}" in here[0].metrics)
         name, value = f"predicted_error_{heads}", published[dim, heads]
-        told = f"error of {heads} random heads, d = {dim}, and the published one"
-        found += agree(told, [row.metrics[name] for row in here], value, 0.9, tuple(row.key for row in here))
+        ratios, keys = [row.metrics[name] / value for row in here], tuple(row.key for row in here)
+        found += agree(ERROR, f"{heads} random heads", "published", ratios, 0.9, where=f"d = {dim}", keys=keys)
     return found
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves
+    from headwise.charts.curves import Point, across_seeds, curves
     from headwise.theory.bounds import scalar_bound
 
     points: list[Point] = []
@@ -60,8 +69,7 @@ def chart(rows: list[Row], preset: str) -> Any:
         for heads in (2**k for k in range(15)):
             errors = [row.metrics[n] for row in here if (n := f"predicted_error_{heads}") in row.metrics]
             if errors:
-                at: Point = {"x": heads, "y": sum(errors) / len(errors), "low": min(errors), "high": max(errors)}
-                points.append({**at, "series": "best weights", "panel": panel, "kind": "measured"})
+                points.append(across_seeds(errors, heads, "best weights", panel))
                 bound: Point = {"x": heads, "y": scalar_bound(dim, 1, heads), "series": "no rank-1 heads below"}
                 points.append({**bound, "panel": panel, "kind": "theory"})
         for (other, heads), error in _published().items():

@@ -3,39 +3,44 @@
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Theorem 2.
 Claims: Q2, Q3.
 The bounds are computed (docs/reference/theory.md has the proofs): one layer, two orthonormal points, a uniform query,
-keys of rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and try to
-get as low as they can, trained by gradient descent (free values) or random with fitted weights (scalar values).
+keys of rank r, any attention weights; scalar or free values. Runs: bare attention layers that meet these hypotheses and
+try to get as low as they can, trained by gradient descent (free values) or random with fitted weights (scalar values).
 Command: headwise study run rank-bound --preset laptop (about 3 minutes on two cores)
 """
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, proved
-from headwise.ledger.study import Study
+from headwise.ledger.claims import Claim, Comparison, exactly, proved
+from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes import constructed
+from headwise.studies._recipes.constructions import constructed
 from headwise.training.run import Recipe, Run
 
 BARE = ModelOptions(norm="none", residual=False)
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {"dim": 4, "steps": 20, "batch": 64, "seeds": 3, "grid": [(1, 1), (1, 4), (2, 2)]},
-    "laptop": {
-        "dim": 8,
-        "steps": 1500,
-        "batch": 256,
-        "seeds": 3,
-        "grid": [(1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1)],
-    },
+
+
+class BoundPreset(Preset):
+    """The dimension, layers as (rank, heads), and how they are trained."""
+
+    dim: int
+    steps: int
+    batch: int
+    grid: tuple[tuple[int, int], ...]
+
+
+PRESETS = {
+    "smoke": BoundPreset(dim=4, steps=20, batch=64, grid=((1, 1), (1, 4), (2, 2))),
+    "laptop": BoundPreset(dim=8, steps=1500, batch=256, grid=((1, 1), (1, 8), (1, 32), (2, 4), (4, 2), (7, 1))),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: BoundPreset) -> list[Cell]:
     return [
-        Cell({"dim": preset["dim"], "rank": rank, "heads": heads, "how": how}, run)
-        for rank, heads in preset["grid"]
-        for seed in range(preset["seeds"])
+        Cell({"dim": preset.dim, "rank": rank, "heads": heads, "how": how}, run)
+        for rank, heads in preset.grid
+        for seed in range(preset.seeds)
         for how, run in (
             ("trained", _trained(preset, rank, heads, seed)),
             ("fitted", _fitted(preset, rank, heads, seed)),
@@ -43,17 +48,17 @@ def cells(preset: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _trained(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
-    dim = preset["dim"]
+def _trained(preset: BoundPreset, rank: int, heads: int, seed: int) -> Run:
+    dim = preset.dim
     shape = ModelShape(width=dim, heads=heads, qk_rank=rank, v_rank=dim, mlp=0)
     task = {"name": "nearest-neighbor", "dim": dim, "points": 2, "layout": "orthogonal", "queries": "separate"}
-    recipe = Recipe(learning_rate=0.02, batch=preset["batch"])
-    return Run(task=task, shape=str(shape), options=BARE, recipe=recipe, steps=preset["steps"], seed=seed)
+    recipe = Recipe(learning_rate=0.02, batch=preset.batch)
+    return Run(task=task, shape=str(shape), options=BARE, recipe=recipe, steps=preset.steps, seed=seed)
 
 
-def _fitted(preset: dict[str, Any], rank: int, heads: int, seed: int) -> Run:
+def _fitted(preset: BoundPreset, rank: int, heads: int, seed: int) -> Run:
     begin = {"name": "fitted-heads", "keys": "uniform", "values": "scalar"}
-    return constructed(begin, preset["dim"], heads, rank, seed)
+    return constructed(begin, preset.dim, heads, rank, seed)
 
 
 def high_accuracy(rows: list[Row]) -> list[Comparison]:
@@ -66,23 +71,32 @@ def high_accuracy(rows: list[Row]) -> list[Comparison]:
     for dim in (16, 32, 64, 128):
         for rank in (1, dim // 2):
             needed = heads_needed(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
-            told = f"log₂ of the heads needed, over d − r, at error 0.1/√d, d = {dim}, r = {rank}"
-            found.append(proved(told, math.log2(needed) / (dim - rank), 0.5))
+            at = f"error 0.1/√d, d = {dim}, r = {rank}"
+            found.append(proved("log₂(heads needed) / (d − r)", at, math.log2(needed) / (dim - rank), at_least=0.5))
     for how, bound in (("trained", free_bound), ("fitted", scalar_bound)):
         for rank, heads in sorted({(row.cell["rank"], row.cell["heads"]) for row in cell(rows, how=how)}):
             dim = rows[0].cell["dim"]
             least = bound(dim, rank, heads)
             if least > 0:
-                told = f"least error of {heads} {how} heads of rank {rank} in {dim} dimensions over the certified bound"
+                name = f"{heads} {how} head{'s' if heads > 1 else ''} of rank {rank}"
                 here = cell(rows, how=how, rank=rank, heads=heads)
-                found.append(_never_below(told, here, least))
+                found.append(_never_below(name, f"{dim} dimensions", here, least))
     return found
 
 
-def _never_below(told: str, rows: list[Row], bound: float) -> Comparison:
+def _never_below(name: str, where: str, rows: list[Row], bound: float) -> Comparison:
     """The least of a cell's errors, with 4 standard errors of its measurement: each run alone must obey a theorem."""
     lowest = min(row.metrics["error"] + 4 * row.metrics["standard_error"] for row in rows)
-    return Comparison(told, (lowest / bound,), 1.0, tuple(row.key for row in rows), exact=True)
+    keys = tuple(row.key for row in rows)
+    return exactly(
+        "least error + 4 standard errors",
+        name,
+        "the certified bound",
+        lowest / bound,
+        at_least=1.0,
+        where=where,
+        keys=keys,
+    )
 
 
 def high_dimension(rows: list[Row]) -> list[Comparison]:
@@ -96,15 +110,16 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
         return math.log2(high) - math.log2(low)
 
     powers = {error: power(error) for error in ("0.15", "0.12", "0.1")}
-    found = [proved(f"power of d in the heads needed for error {e}, rank 1", p, 2.0) for e, p in powers.items()]
-    return [*found, proved("that power at error 0.1 over that at 0.15", powers["0.1"] / powers["0.15"], 1.5)]
+    name = "power of d in the heads needed"
+    found = [proved(name, f"error {error}, rank 1", value, at_least=2.0) for error, value in powers.items()]
+    return [*found, exactly(name, "error 0.1", "error 0.15", powers["0.1"] / powers["0.15"], at_least=1.5)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves
+    from headwise.charts.curves import Point, across_seeds, curves
     from headwise.theory.bounds import free_bound, scalar_bound
 
-    dim = PRESETS[preset]["dim"]
+    dim = PRESETS[preset].dim
     counts = [2**k for k in range(11)]
     points: list[Point] = []
     for rank in (1, 2, 4):
@@ -115,8 +130,7 @@ def chart(rows: list[Row], preset: str) -> Any:
         for how, name in (("trained", "free values"), ("fitted", "scalar values")):
             for heads in sorted({row.cell["heads"] for row in cell(rows, rank=rank, how=how)}):
                 errors = [row.metrics["error"] for row in cell(rows, rank=rank, how=how, heads=heads)]
-                at: Point = {"x": heads, "y": sum(errors) / len(errors), "low": min(errors), "high": max(errors)}
-                points.append({**at, "series": name, "panel": f"rank {rank}", "kind": "measured"})
+                points.append(across_seeds(errors, heads, name, f"rank {rank}"))
     notes = [
         f"{dim} dimensions, two orthonormal points, a uniform query, one layer: certified lower bounds (dashed),",
         "bare attention layers trained (free values) and random heads with fitted weights (scalar values)",

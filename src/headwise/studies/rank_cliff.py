@@ -16,151 +16,48 @@ Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two 
 from statistics import mean
 from typing import Any
 
-from headwise.cost import fitting_micro_batches
-from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
 from headwise.ledger.study import Study
-from headwise.options import preset as options_preset
-from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.training.run import Recipe, Run
+from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
 
 LAPTOP_RANKS = (16, 8, 4, 2, 1)
 PAPER_RANKS = (64, 32, 16, 8, 4, 2, 1)
 PUBLISHED_DIM = 64
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "dim": 8,
-        "points": 8,
-        "mlp": 16,
-        "steps": 20,
-        "warm_up": 0.05,
-        "batch": 256,
-        "evaluations": 1,
-        "seeds": 3,
-        "grid": [(1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4))],  # (depth, multiplier, ranks)
-    },
-    "demo": {
-        "dim": 16,
-        "points": 16,
-        "mlp": 64,
-        "steps": 2000,
-        "warm_up": 0.05,
-        "batch": 128,
-        "seeds": 2,
-        "grid": [(1, 1, LAPTOP_RANKS)],
-    },
-    "laptop": {
-        "dim": 16,
-        "points": 16,
-        "mlp": 64,
-        "steps": 2000,
-        "warm_up": 0.3,
-        "batch": 128,
-        "seeds": 3,
-        "grid": [(1, 1, LAPTOP_RANKS), (1, 8, (16, 8)), (1, 64, (8,)), (2, 1, (16, 8, 4, 1))],
-    },
-    "published-size": {  # the paper's models, a tenth of its steps
-        "dim": 64,
-        "points": 16,
-        "mlp": 2048,
-        "steps": 10_000,
-        "warm_up": 0.05,
-        "batch": 256,
-        "seeds": 2,
-        "grid": [(1, 1, (64, 32, 16, 8, 1))],
-    },
-    "paper": {
-        "dim": 64,
-        "points": 16,
-        "mlp": 2048,
-        "steps": 100_000,
-        "warm_up": 0.05,
-        "batch": 256,
-        "seeds": 5,
-        "grid": [(depth, multiplier, PAPER_RANKS) for depth in (1, 3, 5) for multiplier in (1, 8, 64)],
-    },
+
+class CliffPreset(NeighborPreset):
+    """Places of the grid: (depth, multiplier, ranks)."""
+
+    grid: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+PRESETS = {
+    "smoke": CliffPreset.like(SIZES["smoke"], grid=((1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4)))),
+    "demo": CliffPreset.like(SIZES["laptop"], warm_up=0.05, seeds=2, grid=((1, 1, LAPTOP_RANKS),)),
+    "laptop": CliffPreset.like(
+        SIZES["laptop"], grid=((1, 1, LAPTOP_RANKS), (1, 8, (16, 8)), (1, 64, (8,)), (2, 1, (16, 8, 4, 1)))
+    ),
+    "published-size": CliffPreset.like(  # the paper's models, a tenth of its steps
+        SIZES["paper"], steps=10_000, seeds=2, grid=((1, 1, (64, 32, 16, 8, 1)),)
+    ),
+    "paper": CliffPreset.like(
+        SIZES["paper"],
+        grid=tuple((depth, multiplier, PAPER_RANKS) for depth in (1, 3, 5) for multiplier in (1, 8, 64)),
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: CliffPreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "multiplier": multiplier, "depth": depth},
-            run_of(preset, depth, multiplier, rank, seed),
+            {"dim": preset.dim, "rank": rank, "multiplier": multiplier, "depth": depth},
+            neighbor_run(preset, depth, multiplier, rank, seed),
         )
-        for depth, multiplier, ranks in preset["grid"]
+        for depth, multiplier, ranks in preset.grid
         for rank in ranks
-        for seed in range(preset["seeds"])
+        for seed in range(preset.seeds)
     ]
-
-
-def sizes(preset: str) -> dict[str, Any]:
-    """A preset without its grid, for studies that have another on the same models."""
-    return {name: value for name, value in PRESETS[preset].items() if name != "grid"}
-
-
-def run_of(
-    preset: dict[str, Any],
-    depth: int,
-    multiplier: int,
-    rank: int,
-    seed: int,
-    *,
-    task: dict[str, Any] | None = None,
-    options: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Run:
-    """A cell's run, for every study of this task; the defaults of the paper, but for what is given.
-
-    As many heads as it takes for their values to fill the width, where the rank does not divide it.
-    """
-    dim = preset["dim"]
-    given = {"name": "nearest-neighbor", "dim": dim, "points": preset["points"], **(task or {})}
-    width = dim * (2 if given.get("positions") == "concatenated" else 1) + given.get("notes", 0)
-    heads = -(-multiplier * width // rank)
-    shape = ModelShape(width=width, heads=heads, qk_rank=rank, depth=depth, mlp=preset["mlp"])
-    model = options_preset("encoder", **{"init": "torch", "output_scale": 1 / multiplier} | (options or {}))
-    return Run(
-        task=given,
-        shape=str(shape),
-        options=model,
-        recipe=Recipe(
-            learning_rate=preset.get("learning_rate", 0.01),
-            betas=(0.9, 0.95),
-            warm_up=preset["warm_up"],
-            batch=preset["batch"],
-            micro_batches=fitting_micro_batches(shape, model, preset["points"], preset["batch"]),
-        ),
-        steps=preset["steps"],
-        seed=seed,
-        **{"evaluations": preset["evaluations"]} if "evaluations" in preset else {},
-        **changes,
-    )
-
-
-Arms = tuple[list[Row], list[Row]]
-
-
-def half_and_full(rows: list[Row], **place: Any) -> Arms:
-    """The rows of a place at half and at full rank."""
-    full = _full(rows)
-    return cell(rows, rank=full // 2, **place), cell(rows, rank=full, **place)
-
-
-def compare_effects(
-    what: str,
-    one: Arms,
-    other: Arms,
-    threshold: float,
-    published: float | None = None,
-) -> Comparison:
-    """One ratio of errors over another, seed by seed: whether an effect is larger here than there."""
-    tables = [{row.seed: row for row in rows} for rows in (*one, *other)]
-    seeds = sorted(set.intersection(*(set(table) for table in tables)))
-    errors = [[table[seed].metrics["error"] for table in tables] for seed in seeds]
-    ratios = tuple(a / b / (c / d) for a, b, c, d in errors)
-    return Comparison(what, ratios, threshold, tuple(table[seed].key for seed in seeds for table in tables), published)
 
 
 def _full(rows: list[Row]) -> int:
@@ -173,16 +70,11 @@ def one_layer(rows: list[Row]) -> list[Comparison]:
     full = _full(rows)
     half = full // 2
     most = max((row.cell["multiplier"] for row in cell(rows, depth=1, rank=half)), default=1)
-    enough = cell(rows, depth=1, multiplier=1, rank=full)
+    enough = Variant(f"one head of rank {full}", cell(rows, depth=1, multiplier=1, rank=full))
+    many = Variant(f"{most} times the heads, of rank {half}", cell(rows, depth=1, multiplier=most, rank=half))
     return [
-        compare(
-            f"error of rank {half} with {most} times the heads, over that of one head of rank {full}",
-            cell(rows, depth=1, multiplier=most, rank=half),
-            enough,
-            2.0,
-            published=0.3072 / 0.01531,
-        ),
-        beats_trivial(f"trivial error over that of one head of rank {full}", enough, 4.0),
+        paired(many, enough, at_least=2.0, published=0.3072 / 0.01531),
+        beats_no_skill(enough, at_most=0.25),
     ]
 
 
@@ -192,15 +84,10 @@ def more_layers(rows: list[Row]) -> list[Comparison]:
     half = full // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
     shallow, deeper = (cell(rows, depth=depth, multiplier=1, rank=half) for depth in (1, deep))
+    low, enough = (Variant(f"rank {rank}", cell(rows, depth=deep, multiplier=1, rank=rank)) for rank in (half, full))
     return [
-        compare(
-            f"error of rank {half} over that of rank {full}, both with {deep} layers",
-            deeper,
-            cell(rows, depth=deep, multiplier=1, rank=full),
-            1.5,
-            published=0.05101 / 0.003182,
-        ),
-        compare(f"error of rank {half} with 1 layer over that with {deep}", shallow, deeper, 1.1),
+        paired(low, enough, at_least=1.5, published=0.05101 / 0.003182, where=f"{deep} layers"),
+        paired(Variant(f"{deep} layers", deeper), Variant("1 layer", shallow), at_most=1 / 1.1, where=f"rank {half}"),
     ]
 
 
@@ -213,11 +100,14 @@ def fewer_parameters(rows: list[Row]) -> list[Comparison]:
         if row.cell["multiplier"] > 1 and row.cell["rank"] < full
     }
     return [
-        compare(
-            f"error of rank {rank} with {multiplier} times the attention parameters over that of rank {full}",
-            cell(rows, depth=depth, multiplier=multiplier, rank=rank),
-            cell(rows, depth=depth, multiplier=1, rank=full),
-            1.0,
+        paired(
+            Variant(
+                f"rank {rank}, {multiplier} times the attention parameters",
+                cell(rows, depth=depth, multiplier=multiplier, rank=rank),
+            ),
+            Variant(f"rank {full}", cell(rows, depth=depth, multiplier=1, rank=full)),
+            where=f"{depth} layer{'s' if depth > 1 else ''}",
+            at_least=1.0,
         )
         for depth, multiplier, rank in sorted(larger)
     ]
@@ -249,16 +139,16 @@ CLAIMS = (
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.grammar import rank_curves
+    from headwise.charts.ranks import rank_curves
 
     used = PRESETS[preset]
-    told = f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps at the published rate"
-    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if used["dim"] == PUBLISHED_DIM else None)
+    told = f"{used.told} at the published learning rate"
+    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if used.dim == PUBLISHED_DIM else None)
 
 
 def against_published(rows: list[Row]) -> list[dict[str, float]]:
     """Errors beside the figure's, where a model is of its size: their mean, their range, and the ratio."""
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     found = []
     for value in published_values("rank_cliff"):

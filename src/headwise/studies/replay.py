@@ -14,33 +14,43 @@ Command: headwise study run replay --preset laptop (2 minutes on two cores, afte
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, agree, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, agree, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import half_and_full, run_of, sizes
+from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.statistics import half_and_full
 
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), **more}
-    for name, more in {
-        "smoke": {"replay": 2, "epochs": 3, "grid": [(1, (8, 4)), (2, (8, 4))]},  # (depth, ranks)
-        "laptop": {"replay": 10, "epochs": 20, "grid": [(1, (16, 8, 4, 1)), (2, (16, 8))]},
-        "paper": {"replay": 100, "epochs": 1000, "grid": [(depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3)]},
-    }.items()
-}
 AUTHORS, BEST = "least_mean_loss", "training loss of the best epoch, {} batches"
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    replayed = {**preset, "evaluations": preset["epochs"]}
+class ReplayPreset(NeighborPreset):
+    """Batches that come round again, evaluations of them, and ranks by depth: (depth, ranks)."""
+
+    replay: int
+    epochs: int
+    grid: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+PRESETS = {
+    "smoke": ReplayPreset.like(SIZES["smoke"], replay=2, epochs=3, grid=((1, (8, 4)), (2, (8, 4)))),
+    "laptop": ReplayPreset.like(SIZES["laptop"], replay=10, epochs=20, grid=((1, (16, 8, 4, 1)), (2, (16, 8)))),
+    "paper": ReplayPreset.like(
+        SIZES["paper"], replay=100, epochs=1000, grid=tuple((depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3))
+    ),
+}
+
+
+def cells(preset: ReplayPreset) -> list[Cell]:
+    replayed = preset.replace(evaluations=preset.epochs)
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "depth": depth, "stream": stream},
-            run_of(settings, depth, 1, rank, seed, task=task),
+            {"dim": preset.dim, "rank": rank, "depth": depth, "stream": stream},
+            neighbor_run(settings, depth, 1, rank, seed, task=task),
         )
-        for depth, ranks in preset["grid"]
+        for depth, ranks in preset.grid
         for rank in ranks
-        for stream, settings, task in (("fresh", preset, {}), ("replayed", replayed, {"replay": preset["replay"]}))
-        for seed in range(preset["seeds"])
+        for stream, settings, task in (("fresh", preset, {}), ("replayed", replayed, {"replay": preset.replay}))
+        for seed in range(preset.seeds)
     ]
 
 
@@ -53,20 +63,23 @@ def readings(rows: list[Row]) -> list[Comparison]:
     full = int(rows[0].cell["dim"])
     found = []
     for depth, wanted in zip(sorted({row.cell["depth"] for row in rows}), (2.0, 1.5), strict=False):
-        told = f"error of rank {full // 2} over that of rank {full}, depth {depth}"
+        names, at = (f"rank {full // 2}", f"rank {full}"), f"{depth} layer{'s' if depth > 1 else ''}"
         low, high = half_and_full(rows, depth=depth, stream="replayed")
-        found.append(compare(f"{told}: best epoch's training loss", low, high, wanted, metric=AUTHORS))
+        sides = [Variant(name, some) for name, some in zip(names, (low, high), strict=True)]
+        found.append(paired(*sides, metric="best epoch's training loss", field=AUTHORS, where=at, at_least=wanted))
         if depth == 1 and low and high:
             best = [min(row.metrics[AUTHORS] for row in arm) for arm in (low, high)]
-            tested = compare(told, *half_and_full(rows, depth=depth, stream="fresh"), wanted)
-            what = f"{told}: test error and the authors' number"
-            found += agree(what, tested.ratios, best[0] / best[1], 0.5, tested.keys)
+            fresh = half_and_full(rows, depth=depth, stream="fresh")
+            tested = paired(*(Variant("", some) for some in fresh), at_least=wanted)
+            ratios = [ratio * best[1] / best[0] for ratio in tested.ratios]
+            effect = f"error of {names[0]} / of {names[1]}"
+            found += agree(effect, "test error", "the authors' number", ratios, 0.5, where=at, keys=tested.keys)
     return found
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
-    from headwise.charts.grammar import published_values
+    from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     fresh, replayed = (cell(rows, stream=stream) for stream in ("fresh", "replayed"))
@@ -79,7 +92,7 @@ def chart(rows: list[Row], preset: str) -> Any:
             points.append({**said, "series": BEST.format("replayed"), "panel": f"{value['depth']:g}"})
     for point in points:
         point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
-    notes = [f"{used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps, {used['replay']} batches"]
+    notes = [f"{used.told}, {used.replay} batches"]
     return curves(points, "Fresh and replayed data", notes, "rank of each head", "error (squared distance)")
 
 

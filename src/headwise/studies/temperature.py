@@ -13,10 +13,11 @@ Command: headwise study run temperature --preset laptop (3 minutes on two cores,
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row
-from headwise.studies.rank_cliff import compare_effects, half_and_full, run_of, sizes
+from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.statistics import half_and_full
 
 PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
 LOGITS: dict[str, dict[str, Any]] = {
@@ -24,21 +25,30 @@ LOGITS: dict[str, dict[str, Any]] = {
     SCALED: {"logit_scale": True},
     NORMALISED: {"logit_scale": True, "qk_norm": "rms-plain"},
 }
-PRESETS: dict[str, dict[str, Any]] = {
-    name: {**sizes(name), "ranks": ranks}
-    for name, ranks in (("smoke", (8, 4)), ("laptop", (16, 8, 4, 1)), ("paper", (64, 32, 16, 8, 4, 2, 1)))
+
+
+class TemperaturePreset(NeighborPreset):
+    """Ranks, each with every kind of logits."""
+
+    ranks: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": TemperaturePreset.like(SIZES["smoke"], ranks=(8, 4)),
+    "laptop": TemperaturePreset.like(SIZES["laptop"], ranks=(16, 8, 4, 1)),
+    "paper": TemperaturePreset.like(SIZES["paper"], ranks=(64, 32, 16, 8, 4, 2, 1)),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: TemperaturePreset) -> list[Cell]:
     return [
         Cell(
-            {"dim": preset["dim"], "rank": rank, "logits": logits},
-            run_of(preset, 1, 1, rank, seed, options=options),
+            {"dim": preset.dim, "rank": rank, "logits": logits},
+            neighbor_run(preset, 1, 1, rank, seed, options=options),
         )
         for logits, options in LOGITS.items()
-        for rank in preset["ranks"]
-        for seed in range(preset["seeds"])
+        for rank in preset.ranks
+        for seed in range(preset.seeds)
     ]
 
 
@@ -46,11 +56,14 @@ def rank_remains(rows: list[Row]) -> list[Comparison]:
     """Q17: however logits are scaled, half the rank fails as in Q7; and a learned factor leaves most of the effect."""
     full = int(rows[0].cell["dim"])
     effects = {logits: half_and_full(rows, logits=logits) for logits in LOGITS}
-    told = f"error of rank {full // 2} over that of rank {full}"
-    return [
-        *(compare(f"{told}, {logits}", *effects[logits], 2.0) for logits in (SCALED, NORMALISED)),
-        compare_effects(f"{told}: with a learned factor over without", effects[SCALED], effects[PLAIN], 0.5),
+    names = (f"rank {full // 2}", f"rank {full}")
+    scaled = [
+        paired(*map(Variant, names, effects[logits]), where=f"logits: {logits}", at_least=2.0)
+        for logits in (SCALED, NORMALISED)
     ]
+    metric = f"test error of {names[0]} / of {names[1]}"
+    kept = paired_effects(metric, (SCALED, *effects[SCALED]), (PLAIN, *effects[PLAIN]), at_least=0.5)
+    return [*scaled, kept]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
@@ -58,7 +71,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "logits")
-    notes = [f"one layer, {used['points']} points in {used['dim']} dimensions, {used['steps']:,} steps"]
+    notes = [f"one layer, {used.told}"]
     return curves(points, "Rank or temperature", notes, "rank of each head", "test error (squared distance)")
 
 

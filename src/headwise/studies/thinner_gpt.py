@@ -16,73 +16,40 @@ Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two 
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, compare, proved
+from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, parameters_saved
 from headwise.ledger.study import Study
-from headwise.options import preset as options_preset
-from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.head_size import text_run
-from headwise.studies.thinner_vit import as_large
+from headwise.studies._recipes.text import THINNER, ThinnerTextPreset, text_options, text_run
+from headwise.studies._recipes.thinner import MARGIN, named, variants
 
-MARGIN, SAVED = 0.01, 0.25
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "width": 16, "base": (2, 2), "thin": (1, 4), "equal": (1,),
-        "context": 8, "batch": 128, "steps": 3, "rates": (0.01,), "seeds": 3,
-    },
-    "laptop": {
-        "width": 32, "base": (6, 2), "thin": (4, 4), "equal": (4, 2, 1),
-        "context": 32, "batch": 32, "steps": 300, "rates": (0.01, 0.03), "seeds": 5,
-    },
-    "paper": {
-        "width": 768, "base": (12, 12), "thin": (8, 24), "equal": (8, 4, 2, 1),
-        "context": 512, "batch": 256, "steps": 20_000, "rates": (0.0003, 0.001, 0.003), "seeds": 3,
-    },
-}  # fmt: skip
+SAVED = 0.25
+PRESETS = THINNER
 
 
-def arms(preset: dict[str, Any]) -> list[tuple[str, ModelShape]]:
-    """Every arm's kind and shape: the base, the paper's thin one, its control, and those of equal parameters."""
-    width, (depth, heads), (layers, more) = preset["width"], preset["base"], preset["thin"]
-    base = ModelShape(width=width, heads=heads, depth=depth)
-    options = options_preset("nanochat", vocab=256)
+def cells(preset: ThinnerTextPreset) -> list[Cell]:
     return [
-        ("base", base),
-        ("thin", ModelShape(width=width, heads=more, depth=layers)),
-        ("control", ModelShape(width=width, heads=heads, depth=layers)),
-        *(("equal parameters", as_large(base, fewer, options)) for fewer in preset["equal"]),
+        Cell({"arm": named(kind, shape), "kind": kind}, text_run(preset, shape, seed))
+        for kind, shape in variants(preset, text_options())
+        for seed in range(preset.seeds)
     ]
-
-
-def cells(preset: dict[str, Any]) -> list[Cell]:
-    found = []
-    for kind, shape in arms(preset):
-        layer = shape.layers[0]
-        told = f"{kind}: {shape.depth} × {layer.heads} heads of {layer.qk_rank}"
-        found += [Cell({"arm": told, "kind": kind}, text_run(preset, shape, seed)) for seed in range(preset["seeds"])]
-    return found
 
 
 def keeps_its_loss(rows: list[Row]) -> list[Comparison]:
-    """L6: the thin arm has at most 1 % more bits a byte than the base, and at most three quarters of its parameters."""
+    """L6: thin has at most 1 % more bits per byte than the base, and at most three quarters of its parameters."""
     base, thin = cell(rows, kind="base"), cell(rows, kind="thin")
     if not base or not thin:
         return []
-    told = f"of {base[0].cell['arm']} over those of {thin[0].cell['arm']}"
-    size = base[0].metrics["parameters"] / thin[0].metrics["parameters"]
-    return [
-        compare(f"bits a byte {told}", base, thin, 1 / (1 + MARGIN)),
-        proved(f"parameters {told}", size, 1 / (1 - SAVED)),
-    ]
+    variant, baseline = (Variant(some[0].cell["arm"], some) for some in (thin, base))
+    return [paired(variant, baseline, metric=BITS, at_most=1 + MARGIN), parameters_saved(variant, baseline, SAVED)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used['width']} on text, {used['steps']:,} steps of {used['batch']} × {used['context']} "
-    told += "bytes; learning rate of each arm chosen on validation"
-    return frontier(rows, "arm", "Fewer layers, more heads", [told], "bits a byte")
+    told = f"decoder of width {used.width} on text, {used.steps:,} steps of {used.batch} × {used.context} "
+    told += f"bytes; {used.tuning}"
+    return frontier(rows, "arm", "Fewer layers, more heads", [told], "bits per byte")
 
 
 CLAIMS = (

@@ -23,93 +23,103 @@ texts are 27, images 54 and Pathfinder 96.
 Command: headwise study run thinner-lra --preset laptop (about 5 minutes on two cores)
 """
 
-from dataclasses import replace
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, beats_trivial, compare
-from headwise.ledger.study import Study
+from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
+from headwise.ledger.study import Preset, Study
 from headwise.options import preset as options_preset
+from headwise.spec import Spec
 from headwise.store.rows import Cell, Row, cell
 from headwise.training.run import Recipe, Run
 
 MARGIN, LEARNED = 0.05, 1 / 0.65
 LISTOPS = {"vocab": 16, "classes": 10}
 TEXTS = {"vocab": 259, "classes": 2}
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "arms": {"base": "w8-h2-L2", "thin": "w8-h4-L1", "control": "w8-h2-L1", "as large": "w8-h8-r4-L1"},
-        "tasks": {
-            "ListOps": {"task": {"name": "listops"}, "facts": LISTOPS | {"context": 32}, "batch": 256, "steps": 3},
-            "text": {"task": {"name": "lra", "length": 64}, "facts": TEXTS | {"context": 64}, "batch": 64, "steps": 3},
+
+
+class LongTask(Spec):
+    """A task, what its model must know of it, and its training."""
+
+    task: dict[str, Any]
+    facts: dict[str, int]
+    batch: int
+    steps: int
+
+
+class ThinnerLongPreset(Preset):
+    """Shapes of the variants, and the tasks, each by name."""
+
+    arms: dict[str, str]
+    tasks: dict[str, LongTask]
+
+
+SHORT = LongTask(task={"name": "listops"}, facts=LISTOPS | {"context": 32}, batch=64, steps=700)
+PRESETS = {
+    "smoke": ThinnerLongPreset(
+        arms={"base": "w8-h2-L2", "thin": "w8-h4-L1", "control": "w8-h2-L1", "as large": "w8-h8-r4-L1"},
+        tasks={
+            "ListOps": SHORT.replace(batch=256, steps=3),
+            "text": LongTask(task={"name": "lra", "length": 64}, facts=TEXTS | {"context": 64}, batch=64, steps=3),
         },
-        "rates": (0.003,),
-        "seeds": 3,
-    },
-    "laptop": {
-        "arms": {"base": "w32-h4-L3", "thin": "w32-h8-L2", "control": "w32-h4-L2", "as large": "w32-h10-r8-L2"},
-        "tasks": {
-            "ListOps": {
-                "task": {"name": "listops"},
-                "facts": LISTOPS | {"context": 32},
-                "batch": 64,
-                "steps": 700,
-            },
+        rates=(0.003,),
+    ),
+    "laptop": ThinnerLongPreset(
+        arms={"base": "w32-h4-L3", "thin": "w32-h8-L2", "control": "w32-h4-L2", "as large": "w32-h10-r8-L2"},
+        tasks={"ListOps": SHORT},
+        rates=(0.003, 0.01),
+        seeds=5,
+    ),
+    "paper": ThinnerLongPreset(
+        arms={"base": "w512-h8-L6", "thin": "w512-h16-L4", "control": "w512-h8-L4", "as large": "w512-h20-r64-L4"},
+        tasks={
+            "ListOps": LongTask(
+                task={"name": "listops", "shortest": 501, "longest": 1999, "depth": 10, "arguments": 10},
+                facts=LISTOPS | {"context": 1999},
+                batch=32,
+                steps=5000,
+            ),
+            "Pathfinder": LongTask(
+                task={"name": "pathfinder", "side": 32, "dashes": 14, "levels": 256},
+                facts={"vocab": 256, "classes": 2, "context": 1024},
+                batch=256,
+                steps=62_500,
+            ),
+            "text": LongTask(
+                task={"name": "lra", "part": "text", "length": 4000, "source": "stanfordnlp/imdb"},
+                facts=TEXTS | {"context": 4000},
+                batch=32,
+                steps=20_000,
+            ),
+            "image": LongTask(
+                task={"name": "lra", "part": "image", "source": "uoft-cs/cifar10"},
+                facts={"vocab": 259, "classes": 10, "context": 1025},
+                batch=256,
+                steps=35_000,
+            ),
         },
-        "rates": (0.003, 0.01),
-        "seeds": 5,
-    },
-    "paper": {
-        "arms": {"base": "w512-h8-L6", "thin": "w512-h16-L4", "control": "w512-h8-L4", "as large": "w512-h20-r64-L4"},
-        "tasks": {
-            "ListOps": {
-                "task": {"name": "listops", "shortest": 501, "longest": 1999, "depth": 10, "arguments": 10},
-                "facts": LISTOPS | {"context": 1999},
-                "batch": 32,
-                "steps": 5000,
-            },
-            "Pathfinder": {
-                "task": {"name": "pathfinder", "side": 32, "dashes": 14, "levels": 256},
-                "facts": {"vocab": 256, "classes": 2, "context": 1024},
-                "batch": 256,
-                "steps": 62_500,
-            },
-            "text": {
-                "task": {"name": "lra", "part": "text", "length": 4000, "source": "stanfordnlp/imdb"},
-                "facts": TEXTS | {"context": 4000},
-                "batch": 32,
-                "steps": 20_000,
-            },
-            "image": {
-                "task": {"name": "lra", "part": "image", "source": "uoft-cs/cifar10"},
-                "facts": {"vocab": 259, "classes": 10, "context": 1025},
-                "batch": 256,
-                "steps": 35_000,
-            },
-        },
-        "rates": (0.0003, 0.001, 0.003),
-        "seeds": 3,
-    },
+        rates=(0.0003, 0.001, 0.003),
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: ThinnerLongPreset) -> list[Cell]:
     return [
         Cell({"task": name, "arm": arm}, _run(used, shape, seed))
-        for name, used in preset["tasks"].items()
-        for arm, shape in preset["arms"].items()
-        for seed in range(preset["seeds"])
+        for name, used in preset.tasks.items()
+        for arm, shape in preset.arms.items()
+        for seed in range(preset.seeds)
     ]
 
 
-def _run(used: dict[str, Any], shape: str, seed: int) -> Run:
+def _run(used: LongTask, shape: str, seed: int) -> Run:
     """One kind of model for every task: a BERT with norms before each part, rotary positions and no pooler."""
     bare = {"norm_place": "pre", "final_norm": True, "positions": "rotary", "segments": 0, "pooler": False}
     return Run(
-        task=used["task"],
+        task=used.task,
         shape=shape,
-        options=options_preset("bert", head="classes", **bare, **used["facts"]),
-        recipe=Recipe(warm_up=0.1, batch=used["batch"], clip=1.0),
-        steps=used["steps"],
+        options=options_preset("bert", head="classes", **bare, **used.facts),
+        recipe=Recipe(warm_up=0.1, batch=used.batch, clip=1.0),
+        steps=used.steps,
         seed=seed,
         evaluations=2,
     )
@@ -119,29 +129,19 @@ def keeps_accuracy(rows: list[Row]) -> list[Comparison]:
     """L8: on every task the base has learned something, and the thin model makes no more errors."""
     found = []
     for task in dict.fromkeys(row.cell["task"] for row in rows):
-        base, thin = (cell(rows, task=task, arm=arm) for arm in ("base", "thin"))
+        base, thin = (Variant(arm, cell(rows, task=task, arm=arm)) for arm in ("base", "thin"))
         found += [
-            beats_trivial(f"{task}: the trivial error over the base's", base, LEARNED),
-            compare(
-                f"{task}: error of the base over that of fewer layers with more heads", base, thin, 1 / (1 + MARGIN)
-            ),
+            beats_no_skill(base, at_most=1 / LEARNED, where=task),
+            paired(thin, base, at_most=1 + MARGIN, where=task),
         ]
     return found
 
 
-def by_parameters(rows: list[Row]) -> list[Any]:
-    """Points of a chart: error against parameters, an arm a colour and a task a panel."""
-    from headwise.charts.curves import measured
-
-    placed = [replace(row, cell={**row.cell, "parameters": row.metrics["parameters"]}) for row in rows]
-    return measured(placed, "parameters", "arm", "task")
-
-
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import curves
+    from headwise.charts.curves import by_parameters, curves
 
-    told = ", ".join(f"{arm} {shape}" for arm, shape in PRESETS[preset]["arms"].items())
-    notes = [told, "learning rate of each arm chosen on validation"]
+    told = ", ".join(f"{arm} {shape}" for arm, shape in PRESETS[preset].arms.items())
+    notes = [told, PRESETS[preset].tuning]
     title = "Fewer layers, more heads on long sequences"
     return curves(by_parameters(rows), title, notes, "parameters", "error", log_x=False)
 
@@ -150,6 +150,7 @@ CLAIMS = (
     Claim(
         "L8", "On Long-Range Arena (on a laptop: ListOps) fewer layers with more heads keep the accuracy",
         "L, experiments", "thinner-lra", keeps_accuracy,
+        caveat="so do fewer layers without the extra heads, so the heads are not shown to be the reason",
     ),
 )  # fmt: skip
 STUDY = Study("thinner-lra", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -15,54 +15,62 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.statistics import LEVEL, interval
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies.rank_cliff import run_of, sizes
+from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
 
 BASE = "base"
-PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **sizes("smoke"),
-        "mlp_ratio": 2,
-        "tokens": 4096,
-        "grid": {BASE: (8, 8, 1, (8, 6, 4)), "depth": (8, 8, 2, (8, 4))},  # (dimension, points, depth, ranks)
-    },
-    "laptop": {
-        **sizes("laptop"),
-        "mlp_ratio": 4,
-        "tokens": 2048,
-        "grid": {
+
+
+class TransitionPreset(NeighborPreset):
+    """Curves by what is moved: (dimension, points, depth, ranks); MLP and batch follow from dimension and points."""
+
+    mlp_ratio: int
+    tokens: int
+    grid: dict[str, tuple[int, int, int, tuple[int, ...]]]
+
+
+PRESETS = {
+    "smoke": TransitionPreset.like(
+        SIZES["smoke"], mlp_ratio=2, tokens=4096, grid={BASE: (8, 8, 1, (8, 6, 4)), "depth": (8, 8, 2, (8, 4))}
+    ),
+    "laptop": TransitionPreset.like(
+        SIZES["laptop"],
+        mlp_ratio=4,
+        tokens=2048,
+        grid={
             BASE: (16, 16, 1, (16, 14, 12, 10, 8)),
             "points": (16, 64, 1, (16, 14, 12, 10, 8)),
             "dimension": (8, 16, 1, (8, 7, 6, 5, 4)),
             "depth": (16, 16, 2, (16, 12, 10, 8, 4)),
         },
-    },
-    "paper": {
-        **sizes("paper"),
-        "mlp_ratio": 32,
-        "tokens": 4096,
-        "grid": {
+    ),
+    "paper": TransitionPreset.like(
+        SIZES["paper"],
+        mlp_ratio=32,
+        tokens=4096,
+        grid={
             BASE: (64, 16, 1, (64, 60, 56, 52, 48, 40, 32)),
             "points": (64, 64, 1, (64, 60, 56, 52, 48, 40, 32)),
             "dimension": (32, 16, 1, (32, 30, 28, 26, 24, 20, 16)),
             "depth": (64, 16, 3, (64, 48, 40, 32, 16, 8, 4)),
         },
-    },
+    ),
 }
 
 
-def cells(preset: dict[str, Any]) -> list[Cell]:
+def cells(preset: TransitionPreset) -> list[Cell]:
     found = []
-    for moved, (dim, points, depth, ranks) in preset["grid"].items():
-        sizes = {"dim": dim, "points": points, "mlp": preset["mlp_ratio"] * dim, "batch": preset["tokens"] // points}
+    for moved, (dim, points, depth, ranks) in preset.grid.items():
+        batch, mlp = preset.tokens // points, preset.mlp_ratio * dim
+        sized = preset.replace(dim=dim, points=points, mlp=mlp, batch=batch)
         place = {"moved": moved, "dim": dim, "points": points, "depth": depth}
         found += [
-            Cell({**place, "rank": rank}, run_of({**preset, **sizes}, depth, 1, rank, seed))
+            Cell({**place, "rank": rank}, neighbor_run(sized, depth, 1, rank, seed))
             for rank in ranks
-            for seed in range(preset["seeds"])
+            for seed in range(preset.seeds)
         ]
     return found
 
@@ -103,8 +111,9 @@ def moves(rows: list[Row]) -> list[Comparison]:
     """Q15: the error drops above a threshold; more points and dimensions raise it, more layers lower it."""
     base = _curves(rows, BASE)
     keys = tuple(row.key for curve in base.values() for row in curve)
-    ratios = tuple(_steepening(curve) for curve in base.values())
-    found = [Comparison("fall of log error a rank above the threshold over that below", ratios, 2.0, keys)]
+    slopes = [_steepening(curve) for curve in base.values()]
+    fall = "fall of log error per rank"
+    found = [against(fall, "above the threshold rank", "below it", slopes, at_least=2.0, keys=keys)]
     for moved in ("points", "dimension", "depth"):
         other = _curves(rows, moved)
         seeds = sorted(base.keys() & other.keys())
@@ -113,14 +122,16 @@ def moves(rows: list[Row]) -> list[Comparison]:
         place = "dim" if moved == "dimension" else moved
         sizes = {curves[seeds[0]][0].cell[place]: curves for curves in (base, other)}
         large, small = max(sizes), min(sizes)
-        over, under = (small, large) if moved == "depth" else (large, small)
-        pairs = [(sizes[over][seed], sizes[under][seed]) for seed in seeds]
+        pairs = [(sizes[large][seed], sizes[small][seed]) for seed in seeds]
+        required = {"at_most": 1.0} if moved == "depth" else {"at_least": 1.0}
         found.append(
-            Comparison(
-                f"threshold rank with {moved} {over} over that with {under}",
-                tuple(_threshold(one) / _threshold(two) for one, two in pairs),
-                1.0,
-                tuple(row.key for pair in pairs for curve in pair for row in curve),
+            against(
+                "threshold rank",
+                f"{moved} {large}",
+                f"{moved} {small}",
+                [_threshold(one) / _threshold(two) for one, two in pairs],
+                **required,
+                keys=tuple(row.key for pair in pairs for curve in pair for row in curve),
             )
         )
     return found
@@ -130,7 +141,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Point, curves, measured
 
     names = {}
-    for moved, (dim, count, depth, _) in PRESETS[preset]["grid"].items():
+    for moved, (dim, count, depth, _) in PRESETS[preset].grid.items():
         found = tuple(_threshold(curve) for curve in _curves(rows, moved).values())
         at, low, high = interval(found, LEVEL)
         told = f"{dim} dimensions, {count} points, {depth} layer{'s' if depth > 1 else ''}"
@@ -149,7 +160,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     for x in (min(ends), max(ends)):
         level: Point = {"x": x, "y": 0.5, "series": "half the trivial error", "panel": "", "kind": "theory"}
         points.append(level)
-    notes = [f"{PRESETS[preset]['steps']:,} steps at the published rate; a threshold is where a curve crosses one half"]
+    notes = [
+        f"{PRESETS[preset].steps:,} steps at the published learning rate; a threshold is where a curve crosses one half"
+    ]
     return curves(points, "Where the error drops", notes, "rank / dimension", "error / trivial error", log_x=False)
 
 

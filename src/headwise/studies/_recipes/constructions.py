@@ -1,4 +1,4 @@
-"""Runs that several studies share."""
+"""Runs that train nothing: weights written down by a construction, and measured."""
 
 from typing import Any
 
