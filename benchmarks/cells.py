@@ -42,7 +42,7 @@ def reference_model(heads, modules, layers):
             super().__init__()
             self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, heads, batch_first=True) for _ in range(modules))
             self.mlp = nn.Sequential(nn.Linear(DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
-            self.norms = nn.ModuleList([UnitNorm(), UnitNorm()])
+            self.norms = nn.ModuleList([UnitNorm(DIM), UnitNorm(DIM)])
 
         def forward(self, x):
             total = sum(attention(x, x, x, need_weights=False)[0] for attention in self.attentions)
@@ -86,7 +86,8 @@ def our_steps(cell, with_data, path=None):
     import torch
 
     from headwise.tasks import load
-    from headwise.training.loop import _step, _Workers, build_model
+    from headwise.training.distributed import Workers
+    from headwise.training.loop import _step, build_model
     from headwise.training.machine import use_one_core
     from headwise.training.optim import FlatOptimizer
 
@@ -103,7 +104,7 @@ def our_steps(cell, with_data, path=None):
     step = 0
     assert torch.get_num_threads() == 1
     while True:
-        _step(run, task, model, optimizer, step, _Workers(run))
+        _step(run, task, model, optimizer, step, Workers(run))
         step += 1
         yield
 
@@ -224,11 +225,11 @@ def gemm_peak():
 
 
 def row(sides, cell, repeats):
-    from headwise.cost import forward_flops
+    from headwise.cost import training_flops
 
     run, peak = our_run(cell), gemm_peak()
     step, whole = compare(sides, cell, False, repeats), compare(sides, cell, True, repeats)
-    flops = 3 * BATCH * forward_flops(run.model_shape, run.options, POINTS)
+    flops = BATCH * training_flops(run.model_shape, run.options, POINTS)
     return {
         "cell": list(cell),
         "theirs_ms": round(1000 * step["theirs"], 1),

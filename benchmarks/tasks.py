@@ -21,7 +21,8 @@ def timed(action):
 
 def row(name):
     from headwise.tasks import load
-    from headwise.training.loop import _step, _Workers, build_model
+    from headwise.training.distributed import Workers
+    from headwise.training.loop import _step, build_model
     from headwise.training.optim import FlatOptimizer
     from headwise.training.run import Recipe, Run
 
@@ -34,7 +35,7 @@ def row(name):
         steps=100,
     )
     model = build_model(run, task)
-    optimizer, workers = FlatOptimizer(model, run.recipe), _Workers(run)
+    optimizer, workers = FlatOptimizer(model, run.recipe), Workers(run)
     draws, steps = [], []
     for index in range(REPEATS + 2):
         draws.append(timed(lambda index=index: task.draw(0, "train", 1000 + index, BATCH)))

@@ -12,11 +12,13 @@ from headwise.cost import (
     cached_per_token,
     decode_flops,
     forward_flops,
+    kv_bytes_per_token,
     layer_parameters,
     parameters,
     price,
+    training_flops,
 )
-from headwise.known import KNOWN
+from headwise.known import KNOWN, find
 from headwise.layers.attention import Attention
 from headwise.models import build
 from headwise.options import ModelOptions, preset
@@ -224,3 +226,11 @@ def test_presets_are_named():
     with pytest.raises(SpecError, match="no family 'rwkv'"):
         preset("rwkv")
     assert replace(KNOWN["gpt2"]).options == preset("gpt2", vocab=50_257, context=1024)
+
+
+def test_training_is_three_forward_passes_and_the_cache_has_16_bits():
+    known = find("gpt2")
+    cost = price(known.shape, known.options)
+    assert training_flops(known.shape, known.options, 1024) == 3 * cost.flops["prefill"] == cost.flops["train"]
+    assert kv_bytes_per_token(known.shape) == 2 * cached_per_token(known.shape) == cost.kv_bytes_per_token
+    assert kv_bytes_per_token(known.shape, "float32") == 4 * cached_per_token(known.shape)

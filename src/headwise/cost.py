@@ -24,6 +24,7 @@ from headwise.spec import SpecError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 DEFAULT_CONTEXT = 1024
+FORWARDS_PER_STEP = 3  # a training step in forward passes: the backward pass is two
 CACHE, LEAST_SAMPLES = 8 * 2**20, 32  # bytes of a core's cache; fewer samples make products too thin
 BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
 
@@ -85,16 +86,16 @@ def price(
         raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
     length = sequence_length(options, context)
     counts = parameters(shape, options)
-    forward = forward_flops(shape, options, length)
-    cached = cached_per_token(shape) * DTYPE_BYTES[dtype]
+    forward, training = forward_flops(shape, options, length), training_flops(shape, options, length)
+    cached = kv_bytes_per_token(shape, dtype)
     return Cost(
         shape=str(shape),
         context=length,
         dtype=dtype,
         parameters=counts,
         flops={
-            "train_per_token": 3 * forward // length,
-            "train": 3 * forward,
+            "train_per_token": training // length,
+            "train": training,
             "prefill": forward,
             "decode": decode_flops(shape, options, length),
         },
@@ -221,6 +222,11 @@ def forward_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
     return body + _edge_flops(shape.width, options, tokens)
 
 
+def training_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
+    """One forward and one backward pass over one sequence."""
+    return FORWARDS_PER_STEP * forward_flops(shape, options, tokens)
+
+
 def decode_flops(shape: ModelShape, options: ModelOptions, context: int) -> int:
     """One token more, after `context` cached ones. A latent is attended to as it is where that is cheaper."""
     layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
@@ -259,8 +265,13 @@ def _edge_flops(w: int, options: ModelOptions, tokens: int) -> int:
 
 
 def cached_per_token(shape: ModelShape) -> int:
-    """Numbers that all layers together keep of one token."""
+    """Numbers that all layers together cache per token."""
     return sum(layer.cached_per_token for layer in shape.layers)
+
+
+def kv_bytes_per_token(shape: ModelShape, dtype: str = "bfloat16") -> int:
+    """Bytes of the KV cache per token, in 16 bits unless another type is asked for."""
+    return cached_per_token(shape) * DTYPE_BYTES[dtype]
 
 
 def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1) -> int:
@@ -291,7 +302,7 @@ def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens:
     per_token += _attention_saved(shape, options, tokens) + _mlp_saved(mlp, options)
     shared = 0
     if options.causal:
-        shared += tokens * tokens // 4  # the mask, a byte a pair
+        shared += tokens * tokens // 4  # the mask, a byte per pair
     if options.positions == "rotary":
         shared += 2 * tokens * shape.rotated  # cosines and sines, for queries and for keys
     return batch * tokens * per_token + shared

@@ -117,6 +117,12 @@ class AttentionShape(_Shape):
             return self.kv_latent + self.rope_rank
         return self.kv_heads * (self.qk_rank + self.v_rank)
 
+    @property
+    def input_rows(self) -> list[int]:
+        """Rows of the fused input projection, in order: queries, keys, values; a latent takes the place of its own."""
+        query, *rest = qkv_rows(self.heads, self.kv_heads, self.qk_rank, self.v_rank)
+        return [self.q_latent or query, *([self.kv_latent + self.rope_rank] if self.kv_latent else rest)]
+
     def products(self, queries: int, keys: int) -> tuple[int, int]:
         """Multiplications of scores and values: a latent expanded first, and absorbed into queries and outputs."""
         per_expansion = self.kv_latent * (self.content_rank + self.v_rank)
@@ -204,6 +210,11 @@ class ModelShape(_Shape):
 
 _SCALARS = ("width", "depth")
 _MAY_BE_ZERO = ("kv_latent", "q_latent", "rope_rank", "mlp")
+
+
+def qkv_rows(heads: int, kv_heads: int, qk_rank: int, v_rank: int) -> list[int]:
+    """Rows of a fused QKV weight, in order: of the queries of all heads, of keys, of values."""
+    return [heads * qk_rank, kv_heads * qk_rank, kv_heads * v_rank]
 
 
 def divisors(n: int) -> list[int]:

@@ -4,9 +4,9 @@ A wrong value raises `SpecError` with one sentence that says what is wrong. The 
 and exits with 2; nobody has to read a traceback to find a typing mistake.
 """
 
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 
 class SpecError(ValueError):
@@ -27,6 +27,23 @@ class Spec(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """The same with some fields changed; checked again, and nothing remembered of the old one."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+
+class JsonSpec(Spec):
+    """A spec that is kept as JSON: an array becomes the tuple, and an object the spec, that the field says it is."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_json(cls, value: Any, info: Any) -> Any:
+        return _read(cls.model_fields[info.field_name].annotation, value)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Spec):
+        return kind(**value)
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], one) for one in value)
+    return value
 
 
 def _explain(spec: type[Spec], error: ValidationError) -> SpecError:

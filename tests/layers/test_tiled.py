@@ -1,5 +1,7 @@
 """Compiled kernels: the same numbers as the plain way, and the choice between them."""
 
+from contextlib import nullcontext, suppress
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,8 +9,9 @@ from hypothesis import strategies as st
 
 from headwise.layers.attention import Attention
 from headwise.layers.cpu import compiled, tiled
-from headwise.layers.cpu.compiled import Size
+from headwise.layers.cpu.compiled import NormSize
 from headwise.layers.cpu.tiled import MOST_COLUMNS, TiledMLP, TiledNorm, attention_size, mlp_size, norm_size, works
+from headwise.layers.paths import shared_weights
 from headwise.models.blocks import MLP
 from headwise.options import preset
 from headwise.shape import AttentionShape
@@ -63,7 +66,7 @@ def test_compiled_attention_equals_the_plain_path(shape, tokens, batch, dtype, b
 @pytest.mark.parametrize("shape", ["w16-h9-r16", "w16-h8-r32-v8", "w32-h8-r32"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_merged_matrices_equal_the_plain_path(shape, bias):
-    assert dict(attention_size(AttentionShape.parse(shape), 5).macros)["MERGED"]
+    assert attention_size(AttentionShape.parse(shape), 5).merged
     for dtype in TOLERANCE:
         wanted = output_and_gradients(shape, "plain", dtype, bias)
         assert_same(output_and_gradients(shape, "generated", dtype, bias), wanted, dtype)
@@ -80,16 +83,33 @@ def test_weights_made_once_for_several_calls_have_the_same_gradients(shape, froz
     both = torch.nn.Sequential(layer, mlp)
     parts = torch.randn(3, 4, 5, 16, dtype=torch.float64)
     found = []
-    for held in (False, True):
+    for shared in (False, True):
         both.zero_grad()
-        for module in both if held else ():
-            module.held.hold()
-        for part in parts:
-            both(part).square().sum().backward()
-        for module in both:
-            module.held.release()
+        with shared_weights(both) if shared else nullcontext():
+            for part in parts:
+                both(part).square().sum().backward()
         found.append([p.grad.clone() for p in both.parameters() if p.requires_grad])
     assert_same(*found, torch.float64)
+
+
+def test_an_error_between_two_calls_leaves_nothing_behind():
+    layer = Attention(AttentionShape.parse("w16-h3-r2"), path="generated")
+    with suppress(ZeroDivisionError), shared_weights(layer):
+        layer(torch.randn(2, 5, 16)).sum().backward()
+        raise ZeroDivisionError
+    assert layer.prepared.pairs is None
+
+
+def test_a_plan_and_a_layer_agree_on_what_kernels_can_serve():
+    """The planner asks the layers of a model without weights, so there is nothing to keep in step."""
+    options = preset("encoder")
+    run = Run(task=load({"name": "nearest-neighbor"}).spec(), shape="w16-h4-L2-m256", options=options, steps=1)
+    tokens = load(run.task).tokens
+    sizes = {attention_size(run.model_shape.layers[0], tokens), mlp_size(16, 256), norm_size(16)}
+    assert resolve._kernels(run) == sizes
+    bare = run.replace(options=options.replace(qk_norm="rms", activation="gelu", norm="layer"))
+    assert resolve._kernels(bare) == set()
+    assert resolve._kernels(run.replace(execution=Execution(precision="bfloat16"))) == set()
 
 
 def test_merged_matrices_are_fewer_operations():
@@ -107,10 +127,10 @@ def test_merged_matrices_are_fewer_operations():
 )
 def test_a_kernel_is_for_whole_samples_whole_vectors_and_whole_groups(width, heads, ranks, tokens):
     shape = AttentionShape(width=16 * width, heads=heads, qk_rank=ranks[0], v_rank=ranks[1])
-    macros = dict(attention_size(shape, tokens).macros)
-    assert macros["UNIT"] % tokens == macros["UNIT"] % 16 == heads % macros["GROUP"] == 0
-    assert macros["UNIT"] <= MOST_COLUMNS
-    assert macros["GROUP"] == 1 or macros["GROUP"] * max(macros["R"], macros["V"]) <= 64
+    size = attention_size(shape, tokens)
+    assert size.unit % tokens == size.unit % 16 == heads % size.group == 0
+    assert size.unit <= MOST_COLUMNS
+    assert size.group == 1 or size.group * max(size.qk_rank, size.v_rank) <= 64
 
 
 @pytest.mark.parametrize(
@@ -135,7 +155,7 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 @needs_compiler
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    sizes = [Size("tiled_norm", (("W", 16),)), Size("tiled_norm", (("W", 32),))]
+    sizes = [NormSize(width=16), NormSize(width=32)]
     assert compiled.missing([*sizes, *sizes]) == sizes
     compiled.prepare(sizes)
     assert compiled.missing(sizes) == []

@@ -12,7 +12,7 @@ from torch import nn
 from headwise import Attention, AttentionShape, MultiheadAttention, build, preset
 from headwise.layers.cache import KVCache
 from headwise.measure import probes
-from headwise.measure.probes import PROBES, attention_entropy, head_overlap, measure, sharpness
+from headwise.measure.probes import PROBES, attention_entropy, head_overlap, measure_probe, sharpness
 from headwise.measure.spectra import EXACT_SIZE, condition_number, effective_rank, jacobian_extremes
 from headwise.spec import SpecError
 from headwise.training.run import ProbeName
@@ -78,7 +78,7 @@ def identity_layer(width=4, **options):
 def test_attention_of_every_token_to_itself_is_the_identity():
     layer = identity_layer(inverse_temperature=1e6)
     x = torch.diag(torch.tensor([1.0, 1.0, 1.0, 2.0], dtype=torch.float64))[None]
-    found = {name: only(measure(name, layer, x)) for name in PROBES}
+    found = {name: only(measure_probe(name, layer, x)) for name in PROBES}
     for name in ("heads-condition", "block-condition", "residual-block-condition"):
         assert found[name] == pytest.approx(2)
     for name in ("jacobian-condition", "residual-jacobian-condition", "qk-condition", "input-weight-condition"):
@@ -94,10 +94,10 @@ def test_uniform_attention_has_rank_one_and_a_residual_derivative_of_condition_t
     with torch.no_grad():
         layer.input.weight[:4] = 0
     x = normal(0, 1, 5, 4)
-    assert math.isinf(only(measure("heads-condition", layer, x)))
-    assert math.isinf(only(measure("jacobian-condition", layer, x)))
-    assert only(measure("residual-jacobian-condition", layer, x)) == pytest.approx(2)  # I + 11ᵀ/5
-    assert only(measure("attention-entropy", layer, x)) == pytest.approx(math.log(5))
+    assert math.isinf(only(measure_probe("heads-condition", layer, x)))
+    assert math.isinf(only(measure_probe("jacobian-condition", layer, x)))
+    assert only(measure_probe("residual-jacobian-condition", layer, x)) == pytest.approx(2)  # I + 11ᵀ/5
+    assert only(measure_probe("attention-entropy", layer, x)) == pytest.approx(math.log(5))
 
 
 SHAPES = ["w12-h3", "w12-h2-r5-v3", "w12-h4-g2", "w12-h3-r4-c6-p2", "w12-h2-r4-c5-q7"]
@@ -124,7 +124,7 @@ def test_conditions_are_those_of_the_layers_own_tensors(shape):
         ),
     }
     for name, value in wanted.items():
-        assert only(measure(name, layer, x)) == pytest.approx(value, rel=1e-6), name
+        assert only(measure_probe(name, layer, x)) == pytest.approx(value, rel=1e-6), name
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -133,8 +133,8 @@ def test_angle_and_norm_are_those_of_whole_matrices(shape):
     matrices = layer.qk_matrices().detach().numpy()
     norms = np.array([np.linalg.norm(matrix) for matrix in matrices])
     angles = np.degrees(np.arccos([np.trace(m) / n / 12**0.5 for m, n in zip(matrices, norms, strict=True)]))
-    assert only(measure("qk-identity-angle", layer, x)) == pytest.approx(angles.mean())
-    assert only(measure("qk-norm", layer, x)) == pytest.approx(norms.mean() / 12**0.5)
+    assert only(measure_probe("qk-identity-angle", layer, x)) == pytest.approx(angles.mean())
+    assert only(measure_probe("qk-norm", layer, x)) == pytest.approx(norms.mean() / 12**0.5)
 
 
 @pytest.mark.parametrize("factor", [3.0, -3.0])
@@ -142,8 +142,10 @@ def test_a_multiple_of_the_identity_has_no_angle_or_all_of_it(factor):
     layer = identity_layer()
     with torch.no_grad():
         layer.input.weight[:4] *= factor
-    assert only(measure("qk-identity-angle", layer, normal(0, 1, 3, 4))) == pytest.approx(0 if factor > 0 else 180)
-    assert only(measure("qk-norm", layer, normal(0, 1, 3, 4))) == pytest.approx(3)
+    assert only(measure_probe("qk-identity-angle", layer, normal(0, 1, 3, 4))) == pytest.approx(
+        0 if factor > 0 else 180
+    )
+    assert only(measure_probe("qk-norm", layer, normal(0, 1, 3, 4))) == pytest.approx(3)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -160,7 +162,7 @@ def test_ranks_are_those_of_whole_matrices(shape):
             f"{pair}-condition": geometric_mean(values[:, 0] / values[:, rank - 1]),
         }
         for name, value in wanted.items():
-            assert only(measure(name, layer, normal(0, 1, 2, 12))) == pytest.approx(float(value)), name
+            assert only(measure_probe(name, layer, normal(0, 1, 2, 12))) == pytest.approx(float(value)), name
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "rope_base": 100.0}, {"qk_norm": "rms", "logit_scale": True}])
@@ -169,15 +171,15 @@ def test_jacobian_conditions_are_autograds(options, path):
     layer, x = layer_of("w8-h2", path=path, **options), normal(0, 2, 4, 8)
     bare = [torch.autograd.functional.jacobian(layer, sample[None]).reshape(32, 32) for sample in x]
     wanted = geometric_mean([np.linalg.cond(j.numpy()) for j in bare])
-    assert only(measure("jacobian-condition", layer, x)) == pytest.approx(wanted, rel=1e-5)
+    assert only(measure_probe("jacobian-condition", layer, x)) == pytest.approx(wanted, rel=1e-5)
     wanted = geometric_mean([np.linalg.cond(np.eye(32) + j.numpy()) for j in bare])
-    assert only(measure("residual-jacobian-condition", layer, x)) == pytest.approx(wanted, rel=1e-5)
+    assert only(measure_probe("residual-jacobian-condition", layer, x)) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_large_jacobians_go_by_lanczos():
     layer, x = layer_of("w64-h4"), normal(0, 1, 33, 64)
     assert x.numel() > EXACT_SIZE
-    found = only(measure("residual-jacobian-condition", layer, x))
+    found = only(measure_probe("residual-jacobian-condition", layer, x))
     layer.path = "plain"
     assert found == pytest.approx(jacobian_extremes(lambda t: t + layer(t), x, exact_size=0, steps=600).condition)
 
@@ -211,7 +213,7 @@ def test_every_probe_runs_on_every_model():
     for model, inputs in models():
         depth = sum(isinstance(module, Attention) for module in model.modules())
         for name in PROBES:
-            found = measure(name, model, inputs)
+            found = measure_probe(name, model, inputs)
             assert list(found) == [f"{name}.layer{i}" for i in range(depth)]
             assert all(value >= 0 for value in found.values()), (name, found)
 
@@ -220,7 +222,7 @@ def test_names_are_known_everywhere():
     assert get_args(ProbeName) == tuple(PROBES)
     assert [name for name in PROBES if f"`{name}`" not in probes.__doc__] == []
     with pytest.raises(SpecError, match="no probe 'mood'; there are qk-rank"):
-        measure("mood", Padded(), torch.ones(1, 2, dtype=torch.long))
+        measure_probe("mood", Padded(), torch.ones(1, 2, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name", PROBES)
@@ -228,7 +230,7 @@ def test_padding_does_not_count(name):
     model = Padded()
     tokens = torch.randint(1, 16, (1, 5))
     longer = torch.cat([tokens, torch.zeros(1, 3, dtype=torch.long)], dim=1)
-    wanted, found = measure(name, model, tokens), measure(name, model, longer)
+    wanted, found = measure_probe(name, model, tokens), measure_probe(name, model, longer)
     for key, value in wanted.items():
         assert found[key] == pytest.approx(value, rel=1e-3), key
 
@@ -238,8 +240,8 @@ def test_padding_may_differ_between_samples():
     tokens = torch.randint(1, 16, (2, 6))
     tokens[1, 4:] = 0
     for name in ("heads-condition", "residual-jacobian-condition"):
-        alone = [measure(name, model, tokens[:1]), measure(name, model, tokens[1:, :4])]
-        for key, value in measure(name, model, tokens).items():
+        alone = [measure_probe(name, model, tokens[:1]), measure_probe(name, model, tokens[1:, :4])]
+        for key, value in measure_probe(name, model, tokens).items():
             assert value == pytest.approx(geometric_mean([found[key] for found in alone]), rel=1e-3)
 
 
@@ -261,9 +263,9 @@ def test_a_call_with_a_cache(shape):
     layer, x = layer_of(shape, causal=True, rope_base=100.0), normal(0, 1, 6, 8)
     _, weights = layer(x, need_weights=True)
     model = Continued(layer, x[:, :4])
-    assert only(measure("sharpness", model, x[:, 4:])) == pytest.approx(sharpness(weights[:, :, 4:]))
+    assert only(measure_probe("sharpness", model, x[:, 4:])) == pytest.approx(sharpness(weights[:, :, 4:]))
     with pytest.raises(SpecError, match="a cache keeps no derivatives"):
-        measure("jacobian-condition", Continued(layer, x[:, :4]), x[:, 4:])
+        measure_probe("jacobian-condition", Continued(layer, x[:, :4]), x[:, 4:])
 
 
 class Odd(nn.Module):
@@ -279,9 +281,9 @@ class Odd(nn.Module):
 
 def test_layers_called_often_or_never():
     model, x = Odd(), normal(0, 1, 3, 4)
-    found = measure("sharpness", model, x)
+    found = measure_probe("sharpness", model, x)
     assert list(found) == ["sharpness.layer0"]
-    assert only(found) == only(measure("sharpness", model.first, 2 * model.first(x)))
+    assert only(found) == only(measure_probe("sharpness", model.first, 2 * model.first(x)))
 
 
 # ---- nothing is disturbed ------------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ def restless():
 def test_probing_disturbs_nothing(restless, name):
     model, tokens = restless
     before = state_of(model)
-    measure(name, model, tokens)
+    measure_probe(name, model, tokens)
     assert_same_state(model, before)
 
 
@@ -344,7 +346,7 @@ def test_not_even_when_something_breaks(restless, where, monkeypatch):
     else:
         monkeypatch.setitem(PROBES, "sharpness", probes.Probe(lambda call: call.given["no such thing"]))
     with pytest.raises((RuntimeError, KeyError), match=r"the model broke|no such thing"):
-        measure("sharpness", model, tokens)
+        measure_probe("sharpness", model, tokens)
     assert_same_state(model, before)
 
 
@@ -377,7 +379,7 @@ def test_torchs_own_attention_by_its_tensors():
         "residual-jacobian-condition": jacobian_extremes(lambda t: t + theirs(t, t, t)[0], x).condition,
     }
     for name, value in by_tensors.items():
-        assert only(measure(name, SelfAttention(), x)) == pytest.approx(value), name
+        assert only(measure_probe(name, SelfAttention(), x)) == pytest.approx(value), name
 
 
 def test_cross_attention_is_differentiated_by_its_queries():
@@ -392,7 +394,7 @@ def test_cross_attention_is_differentiated_by_its_queries():
             return self.layer(x, memory, padding=torch.tensor([[True, True, True, False]]))
 
     _, weights = layer(x, memory[:, :3], need_weights=True)
-    assert only(measure("sharpness", Cross(), x)) == pytest.approx(sharpness(weights))  # of all queries
+    assert only(measure_probe("sharpness", Cross(), x)) == pytest.approx(sharpness(weights))  # of all queries
     wanted = torch.autograd.functional.jacobian(lambda t: layer(t, memory[:, :3]), x).reshape(18, 18)
     wanted = np.linalg.cond(np.eye(18) + wanted.numpy())
-    assert only(measure("residual-jacobian-condition", Cross(), x)) == pytest.approx(wanted)
+    assert only(measure_probe("residual-jacobian-condition", Cross(), x)) == pytest.approx(wanted)

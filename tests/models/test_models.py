@@ -123,7 +123,7 @@ def test_patches_are_what_a_convolution_sees():
 
 
 def test_the_unit_norm_gives_every_token_one_length():
-    norm = UnitNorm()
+    norm = UnitNorm(7)
     norm.scale.data.fill_(3.0)
     torch.testing.assert_close(norm(torch.randn(2, 5, 7)).norm(dim=-1), torch.full((2, 5), 3.0))
 

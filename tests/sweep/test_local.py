@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from headwise.cost import training_flops
 from headwise.spec import SpecError
 from headwise.store.records import StoreError
 from headwise.store.store import Store
 from headwise.sweep import local
 from headwise.sweep.drive import conduct
-from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, work
-from headwise.tasks import load
+from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, sample_tokens, work
+from headwise.tasks import load, names
 from headwise.training.loop import train
 from headwise.training.resume import DiskError
-from headwise.training.run import Recipe
+from headwise.training.run import Recipe, Run
 from helpers.runs import FAILING_TASK, descendants, some_runs, wait_for_workers
 
 KILLS = [pytest.param(5, id="5"), pytest.param(50, id="50", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
@@ -73,6 +74,26 @@ def test_a_slurm_array_says_its_shard(monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_MAX", "15")
     with pytest.raises(SpecError, match="must follow each other"):
         read_shard(None)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_run_is_priced_by_the_tokens_of_its_task(name):
+    """The task alone knows: in-context regression has 21 tokens, where its fields say 10 points."""
+    task = load({"name": name})
+    run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), steps=3)
+    assert sample_tokens(run) == task.tokens
+    assert work(run) == 3 * run.recipe.batch * training_flops(run.model_shape, run.options, task.tokens)
+
+
+def test_a_task_that_is_gone_does_not_keep_others_from_being_planned(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(FAILING_TASK.format(act="pass"))
+    gone = some_runs(1, task=load({"name": str(file), "dim": 8, "points": 6}))
+    file.unlink()
+    other = Run(task={"name": "somebody's own trainer"}, shape="w8-h2", steps=1)
+    plan = make_plan([*gone, other, *some_runs(2)], Rows())
+    assert len(plan.todo) == 4
+    assert memory(gone[0]) > 0
 
 
 def test_memory_grows_with_the_batch():

@@ -19,7 +19,7 @@ import pytest
 
 from headwise.spec import SpecError
 from headwise.sweep import ray_cluster
-from headwise.sweep.plan import DEATHS, Plan, Summary, Watch, make_plan
+from headwise.sweep.plan import DEATHS, Summary, SweepPlan, Watch, make_plan
 from headwise.tasks import load
 from headwise.training.loop import train
 from headwise.training.resume import DiskError
@@ -47,7 +47,7 @@ def small_run(seed, steps, **changes):
 
 
 def plan_of(*runs):
-    return Plan(runs, ())
+    return SweepPlan(runs, ())
 
 
 def processes_of(run):
@@ -205,7 +205,7 @@ def test_where_no_cluster_answers_one_sentence_says_so_at_once(address, monkeypa
 
 
 def test_an_empty_plan_needs_no_cluster(tmp_path):
-    summary = ray_cluster.sweep(Plan((), ("a", "b")), Rows(), address=UNHEARD, checkpoints=tmp_path)
+    summary = ray_cluster.sweep(SweepPlan((), ("a", "b")), Rows(), address=UNHEARD, checkpoints=tmp_path)
     assert (summary.planned, summary.found, summary.trained) == (2, 2, 0)
 
 

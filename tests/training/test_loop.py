@@ -10,13 +10,14 @@ import sys
 import pytest
 import torch
 
-from headwise.measure.probes import effective_rank, measure
+from headwise.measure.probes import effective_rank, measure_probe
 from headwise.models import build
 from headwise.options import preset
 from headwise.spec import SpecError
 from headwise.tasks import load
 from headwise.training import resume as checkpoint
-from headwise.training.loop import Interrupted, _Sample, build_model, schedule, train
+from headwise.training.evaluation import Sample
+from headwise.training.loop import Interrupted, build_model, schedule, train
 from headwise.training.optim import FlatOptimizer, muon_matrices, orthogonalised
 from headwise.training.run import Execution, Recipe, Run
 from helpers.runs import FAILING_TASK, TASK, small_run
@@ -167,7 +168,7 @@ def test_probes_of_known_matrices():
     assert effective_rank(torch.eye(5)).item() == pytest.approx(5)
     assert effective_rank(torch.ones(4, 4)).item() == pytest.approx(1, abs=1e-3)
     with pytest.raises(SpecError, match="no probe 'mood'"):
-        measure("mood", build("w8-h2"), torch.randn(1, 3, 8))
+        measure_probe("mood", build("w8-h2"), torch.randn(1, 3, 8))
 
 
 def test_weights_are_kept_with_their_hash(tmp_path):
@@ -295,7 +296,7 @@ def test_a_held_out_sample_is_drawn_once_while_it_is_small(monkeypatch):
         drawn.append(index)
         return torch.zeros(8), torch.zeros(8)  # 64 bytes
 
-    monkeypatch.setattr("headwise.training.loop.KEPT_BYTES", 130)
-    sample = _Sample(draw, 3)
+    monkeypatch.setattr("headwise.training.evaluation.KEPT_BYTES", 130)
+    sample = Sample(draw, 3)
     assert len(list(sample)) == len(list(sample)) == 3
     assert drawn == [0, 1, 2, 2]

@@ -54,7 +54,7 @@ def test_a_byte_reads_the_same_before_and_after():
     before = pretrained.earlier(run)
     old = build_model(before, load(before.task)).eval()
     new = build_model(run, load(run.task)).eval()
-    pretrained.carry_over(old.state_dict(), new)
+    load(run.task).carry_over(old.state_dict(), new)
     new.bert.segments.weight.data.zero_()  # the pre-training knows no segments
     text = torch.tensor([list(b"sixteen bytes ok")])
     for model in (old, new.bert):
@@ -67,7 +67,7 @@ def test_what_is_no_text_begins_anew():
     before = pretrained.earlier(run)
     fresh, new = (build_model(run, load(run.task)).bert for _ in range(2))
     old = build_model(before.replace(seed=9), load(before.task))
-    pretrained.carry_over(old.state_dict(), new)
+    load(run.task).carry_over(old.state_dict(), new)
     assert torch.equal(new.embedding.weight[:SPECIAL], fresh.embedding.weight[:SPECIAL])
     assert torch.equal(new.embedding.weight[SPECIAL:], old.embedding.weight[:256])
     for name in ("pooler.weight", "head.weight", "segments.weight"):
@@ -144,7 +144,7 @@ def test_a_pre_training_that_diverges_is_a_run_that_diverges():
 def begin(run):
     before = pretrained.earlier(run)
     weights = build_model(before, load(before.task)).state_dict()
-    pretrained.carry_over(weights, build_model(run, load(run.task)))
+    load(run.task).carry_over(weights, build_model(run, load(run.task)))
 
 
 @pytest.mark.parametrize(
@@ -169,3 +169,9 @@ def test_an_unfinished_description_is_refused():
         begin(tuned_run(begin={"name": "pretrained"}))
     with pytest.raises(SpecError, match="tokenizer 'bytes'"):
         begin(tuned_run(task=OPINIONS | {"tokenizer": "bpe"}))
+
+
+def test_a_task_that_knows_no_pre_training_says_so():
+    digits = {"name": "images", "patch": 4}
+    with pytest.raises(SpecError, match="'images' cannot begin with a pre-training"):
+        pretrained.earlier(tuned_run(task=digits))

@@ -282,12 +282,8 @@ def _decoder_tensors(
     return found
 
 
-def _sections(shape: AttentionShape) -> list[int]:
-    return [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
-
-
 def _llama_attention(block: Tensors, shape: AttentionShape) -> Tensors:
-    found = _linear(block, "attention.input", ("q_proj", "k_proj", "v_proj"), _sections(shape))
+    found = _linear(block, "attention.input", ("q_proj", "k_proj", "v_proj"), shape.input_rows)
     found |= _linear(block, "attention.output", ("o_proj",))
     return (
         found | _linear(block, "attention.query_norm", ("q_norm",)) | _linear(block, "attention.key_norm", ("k_norm",))
@@ -332,7 +328,7 @@ def _bert_tensors(state: Tensors, shape: ModelShape, options: ModelOptions) -> T
     names |= {"mlp.input": "intermediate.dense", "mlp.output": "output.dense", "norms.1": "output.LayerNorm"}
     for number, block in _blocks(state, shape):
         three = ("attention.self.query", "attention.self.key", "attention.self.value")
-        layer = _linear(block, "attention.input", three, _sections(shape.layers[number]))
+        layer = _linear(block, "attention.input", three, shape.layers[number].input_rows)
         for ours, theirs in names.items():
             layer |= _linear(block, ours, (theirs,))
         found |= {f"encoder.layer.{number}.{name}": tensor for name, tensor in layer.items()}

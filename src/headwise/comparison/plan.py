@@ -9,13 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from headwise.comparison.question import Kept
-from headwise.cost import cached_per_token, fitting_micro_batches, forward_flops, parameters, sequence_length
+from headwise.cost import (
+    FORWARDS_PER_STEP,
+    fitting_micro_batches,
+    kv_bytes_per_token,
+    parameters,
+    sequence_length,
+    training_flops,
+)
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
-from headwise.spec import SpecError
+from headwise.spec import JsonSpec, SpecError
 from headwise.store.rows import TRIAL_SEED, Cell
 from headwise.training.run import Execution, Recipe, Run, RunResult
 
@@ -26,7 +32,7 @@ NEAR = 0.01  # costs closer than this are called equal
 Found = Callable[[list[Run]], Sequence[RunResult | None]]
 
 
-class Arm(Kept):
+class Arm(JsonSpec):
     """A variant: a shape, how long it trains, and how long a step of it took when the plan was made."""
 
     shape: str
@@ -34,7 +40,7 @@ class Arm(Kept):
     step_seconds: float = Field(ge=0)
 
 
-class ComparisonPlan(Kept):
+class ComparisonPlan(JsonSpec):
     """Everything that is decided before the first run; the base is the first variant."""
 
     task: dict[str, Any]
@@ -48,11 +54,6 @@ class ComparisonPlan(Kept):
     rates: tuple[float, ...]
     rungs: tuple[int, ...] = Field(description="what a full run's steps are divided by in each round of trials")
     seeds: int
-
-    @field_validator("arms", mode="before")
-    @classmethod
-    def _variants(cls, value: Any) -> Any:
-        return tuple(Arm(**one) if isinstance(one, dict) else one for one in value)
 
     @property
     def base(self) -> str:
@@ -78,7 +79,7 @@ class ComparisonPlan(Kept):
         The test after the last step is not in a result's seconds.
         """
         evaluated = run.evaluations * self.held_out[0] + test * self.held_out[1]
-        return run.steps + evaluated / run.recipe.batch / 3
+        return run.steps + evaluated / run.recipe.batch / FORWARDS_PER_STEP
 
 
 def costs(plan: ComparisonPlan, shape: str) -> dict[str, int]:
@@ -86,8 +87,8 @@ def costs(plan: ComparisonPlan, shape: str) -> dict[str, int]:
     model, length = ModelShape.parse(shape), sequence_length(plan.options, plan.tokens)
     return {
         "parameters": parameters(model, plan.options)["body"],
-        "flops": 3 * forward_flops(model, plan.options, length) // length,
-        "kv_bytes_per_token": 2 * cached_per_token(model),  # at 16 bits
+        "flops": training_flops(model, plan.options, length) // length,
+        "kv_bytes_per_token": kv_bytes_per_token(model),
     }
 
 

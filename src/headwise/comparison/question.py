@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from headwise.comparison.external import WORD, command_task
 from headwise.known import find
 from headwise.options import FACTS, ModelOptions, preset
 from headwise.search import AXES, candidates, equal_cost, starting_point
 from headwise.shape import ModelShape
-from headwise.spec import Spec, SpecError
-from headwise.training.run import Execution, Recipe
+from headwise.spec import JsonSpec, SpecError
+from headwise.training.run import Execution
 
 HOLDS = ("params", "flops", "kv", "time")
 RATES = (0.002, 0.004, 0.008, 0.016, 0.032)  # learning rates
@@ -28,19 +28,7 @@ MOST_VARIANTS = 6  # that are proposed, with the base
 AROUND = 4.0  # proposed sizes are within this factor of the base's
 
 
-class Kept(Spec):
-    """A spec that is kept as JSON, where tuples are lists and nested specs are objects."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read(cls, value: Any, info: Any) -> Any:
-        kinds: dict[str, type[Spec]] = {"options": ModelOptions, "recipe": Recipe, "execution": Execution}
-        if info.field_name in kinds and isinstance(value, dict):
-            return kinds[info.field_name](**value)
-        return tuple(value) if isinstance(value, list) else value
-
-
-class Question(Kept):
+class Question(JsonSpec):
     """What is asked. Zero steps or seeds: as many as fit the budget."""
 
     task: dict[str, Any] = Field(description="name and options of the task, or of somebody's own trainer")
@@ -76,7 +64,7 @@ def ask(
     """
     from headwise.sweep.resolve import resolve
     from headwise.tasks import parse
-    from headwise.training.loop import TEST_SAMPLES, VALIDATION_SAMPLES
+    from headwise.training.evaluation import TEST_SAMPLES, VALIDATION_SAMPLES
 
     asked, execution = parse(task), resolve(device, precision)
     held_out = min(VALIDATION_SAMPLES, asked.samples("validation") or VALIDATION_SAMPLES)

@@ -25,18 +25,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import Size
-from headwise.layers.cpu.tiled import Held, TiledAttention, attention_size, merge, served
+from headwise.layers.cpu.compiled import AttentionSize
+from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
 from headwise.layers.functional import angles, fast_attention, plain_attention, turn
+from headwise.layers.paths import Path, Pathed
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
-Path = Literal["fast", "plain", "generated"]
 Angles = tuple[Tensor, Tensor] | None
 QKNorm = Literal["none", "rms", "rms-plain"]
 
 
-class Attention(nn.Module):
+class Attention(Pathed):
     """Multi-head attention of any shape; see the module's first lines, and `docs/reference/layer.md` for every option.
 
     `mask` is true where a query may look (or a number added to the logits), of a shape that broadcasts to (B, H, T, S);
@@ -65,16 +65,15 @@ class Attention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(path)
         _check_options(shape, window, qk_norm, dropout, path, value_width)
         self.shape = shape
         self.causal, self.window, self.rope_base = causal, window, rope_base
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
-        self.dropout, self.output_scale, self.path = dropout, output_scale, path
-        self.held = Held()
+        self.dropout, self.output_scale = dropout, output_scale
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        self.sections = _sections(shape)
+        self.sections = shape.input_rows
         widths = (shape.width, key_width or shape.width, value_width or shape.width)[: len(self.sections)]
         self.fused = len(set(widths)) == 1
         if self.fused:
@@ -132,12 +131,11 @@ class Attention(nn.Module):
         With `need_weights` the attention weights (B, H, T, S) come second, through the plain path.
         """
         given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
-        if all(one is None for one in given) and self._bare:
-            size = self._kernel(x)
-            if size is not None:
-                scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-                made, sums = self.held.get(self._merged if dict(size.macros)["MERGED"] else self._factored)
-                return TiledAttention.apply(x, *made, size, self.shape.heads, scale, sums)
+        size = self._kernel(x) if all(one is None for one in given) else None
+        if size is not None:
+            scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
+            made, sums = self.prepared.get(self._merged if size.merged else self._factored)
+            return TiledAttention.apply(x, *made, size, self.shape.heads, scale, sums)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
         angles = self._angles(x, positions, start)
@@ -283,18 +281,17 @@ class Attention(nn.Module):
 
     # ---- without anything between projections and softmax ---------------------------------------------------------
 
-    @property
-    def _bare(self) -> bool:
-        """Whether attention is a softmax of products and nothing else, as far as the layer's options say."""
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | None:
+        """There are kernels where attention is a softmax of products and nothing else."""
         ruled = self.causal or self.window is not None or self.hardmax
         between = self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
-        return self.fused and not (ruled or between or (self.dropout and self.training))
+        bare = self.fused and not (ruled or between or (self.dropout and self.training))
+        return attention_size(self.shape, tokens, dtype) if bare else None
 
-    def _kernel(self, x: Tensor) -> Size | None:
+    def _kernel(self, x: Tensor) -> AttentionSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        if self.path != "generated" or x.dim() != 3 or not served(x, self.input.weight, self.shape.width):
-            return None
-        return attention_size(self.shape, x.shape[1], x.dtype)
+        size = self.kernel(x.shape[1], x.dtype) if self.path == "generated" and x.dim() == 3 else None
+        return size if size and served(x, self.input.weight, self.shape.width) else None
 
     def _factored(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         output, bias = self._scaled(self.output.weight.mT).contiguous(), self.output.bias
@@ -341,14 +338,6 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.shape)
-
-
-def _sections(shape: AttentionShape) -> list[int]:
-    """Rows of the input projection that make queries, keys and values; with a latent, queries and the latent."""
-    query = shape.q_latent or shape.heads * shape.qk_rank
-    if shape.kv_latent:
-        return [query, shape.kv_latent + shape.rope_rank]
-    return [query, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

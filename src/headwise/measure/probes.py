@@ -1,6 +1,6 @@
 """What is measured on a model, without changing it, its gradients or the random state.
 
-    measure("qk-rank", model, inputs)      # {"qk-rank.layer0": 11.3, ...}: one number for each attention layer
+    measure_probe("qk-rank", model, inputs)      # {"qk-rank.layer0": 11.3, ...}: one number for each attention layer
 
 Let x be the tokens that a layer sees (after the norm, where a norm stands before it), A the outputs of its heads side
 by side (tokens × H·V), and a(x) = A Oᵀ what it adds to the residual stream.
@@ -58,7 +58,7 @@ from headwise.measure.spectra import (
 )
 from headwise.spec import SpecError
 
-__all__ = ["PROBES", "Call", "attention_entropy", "effective_rank", "head_overlap", "measure", "sharpness"]
+__all__ = ["PROBES", "Call", "attention_entropy", "effective_rank", "head_overlap", "measure_probe", "sharpness"]
 
 # ---- attention patterns: functions of weights (..., H, T, S) -------------------------------------------------------
 
@@ -259,7 +259,7 @@ PROBES: dict[str, Probe] = {
 
 
 @torch.no_grad()
-def measure(name: str, model: nn.Module, inputs: Tensor) -> dict[str, float]:
+def measure_probe(name: str, model: nn.Module, inputs: Tensor) -> dict[str, float]:
     """One number for each attention layer that the model calls for these inputs (its last call, if there are several).
 
     The first samples of the inputs are enough for most probes; see the table above.

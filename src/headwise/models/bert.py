@@ -9,10 +9,13 @@ from headwise.models.blocks import ACTIVATIONS, init_linear, make_embedding, mak
 from headwise.models.encoder import Encoder
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
+from headwise.spec import SpecError
+
+_CARRIED = ("body.", "places.", "embedding_norm.")
 
 
 class Bert(nn.Module):
-    """What comes out is `options.head`'s: 'none' hidden states, 'mlm' a logit a token, 'classes' a logit a class."""
+    """What comes out is `options.head`'s: hidden states ('none'), logits per token ('mlm') or per text ('classes')."""
 
     def __init__(self, shape: ModelShape, options: ModelOptions, **factory: Any) -> None:
         super().__init__()
@@ -43,6 +46,25 @@ class Bert(nn.Module):
         if self.masked_head is not None:
             return self.masked_head(x, self.embedding.weight)
         return x if self.head is None else self.head(self.pooled(x))
+
+    @torch.no_grad()
+    def begin_with(self, weights: dict[str, Tensor], rows: slice, theirs: slice) -> None:
+        """Take body, positions and embedding norm from another Bert's state, and rows of the table from its rows.
+
+        Segments, pooler and head stay as they are.
+        """
+        own = self.state_dict()
+        for name, tensor in own.items():
+            if name.startswith(_CARRIED):
+                before = weights.get(name)
+                if before is None or before.shape != tensor.shape:
+                    has = "none" if before is None else tuple(before.shape)
+                    raise SpecError(
+                        f"the pre-trained model's {name} is {has}, and this run needs {tuple(tensor.shape)}: shape, "
+                        "options and context (the task's length) must be the same in both"
+                    )
+                tensor.copy_(before)
+        own["embedding.weight"][rows] = weights["embedding.weight"][theirs]
 
     def pooled(self, x: Tensor) -> Tensor:
         """The first token's vector, through the pooler where there is one."""

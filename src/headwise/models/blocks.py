@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.layers.attention import Attention, Path
+from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import Size
-from headwise.layers.cpu.tiled import Held, TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
+from headwise.layers.cpu.compiled import MLPSize, NormSize
+from headwise.layers.cpu.tiled import TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
+from headwise.layers.paths import Pathed
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
 
@@ -22,31 +23,33 @@ ACTIVATIONS = {
 }
 
 
-class UnitNorm(nn.Module):
+class UnitNorm(Pathed):
     """Each token to unit length, times one learned scalar: the rank paper's norm.
 
     Without the scalar a residual block cannot weigh its two halves, and rank 1 stays at the trivial error.
     """
 
-    def __init__(self, eps: float = 1e-6, **factory: Any) -> None:
+    def __init__(self, width: int, eps: float = 1e-6, **factory: Any) -> None:
         super().__init__()
-        self.eps = eps
-        self.path: Path = "fast"
+        self.width, self.eps = width, eps
         self.scale = nn.Parameter(torch.ones((), **factory))
 
     def forward(self, x: Tensor) -> Tensor:
-        size = norm_size(x.shape[-1], x.dtype) if self.path == "generated" else None
-        if size is not None and served(x, self.scale, x.shape[-1]):
+        size = self.kernel(1, x.dtype) if self.path == "generated" else None
+        if size is not None and served(x, self.scale, self.width):
             output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
             return output
         return F.normalize(x, dim=-1, eps=self.eps) * self.scale
+
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> NormSize | None:
+        return norm_size(self.width, dtype)
 
 
 def make_norm(options: ModelOptions, width: int, **factory: Any) -> nn.Module:
     if options.norm == "none":
         return nn.Identity()
     if options.norm == "unit":
-        return UnitNorm(options.norm_eps, **factory)
+        return UnitNorm(width, options.norm_eps, **factory)
     kind = nn.LayerNorm if options.norm.startswith("layer") else nn.RMSNorm
     return kind(width, options.norm_eps, elementwise_affine=not options.norm.endswith("plain"), **factory)
 
@@ -68,7 +71,7 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
     )
 
 
-class MLP(nn.Module):
+class MLP(Pathed):
     """Two products with an activation between them; gated, the first gives twice the width: half gates the other.
 
     On the `generated` path a ReLU goes through a compiled kernel, which has first derivatives only.
@@ -79,8 +82,6 @@ class MLP(nn.Module):
         bias = options.bias == "all"
         self.gated = options.mlp_kind == "gated"
         self.activation = options.activation
-        self.path: Path = "fast"
-        self.held = Held()
         self.input = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias, **factory)
         self.output = nn.Linear(hidden, width, bias=bias, **factory)
         init_linear(self.input)
@@ -89,7 +90,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size = self._kernel(x)
         if size is not None:
-            made, sums = self.held.get(self._panels)
+            made, sums = self.prepared.get(self._panels)
             output: Tensor = TiledMLP.apply(x, *made, size, sums)
             return output
         hidden = self.input(x)
@@ -99,11 +100,14 @@ class MLP(nn.Module):
             return self.output(activate(gate) * hidden)
         return self.output(activate(hidden))
 
-    def _kernel(self, x: Tensor) -> Size | None:
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
+        known = self.activation == "relu" and not self.gated
+        return mlp_size(self.input.in_features, self.input.out_features, dtype) if known else None
+
+    def _kernel(self, x: Tensor) -> MLPSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        width, hidden = self.input.in_features, self.input.out_features
-        known = self.path == "generated" and self.activation == "relu" and not self.gated
-        return mlp_size(width, hidden, x.dtype) if known and served(x, self.input.weight, width) else None
+        size = self.kernel(1, x.dtype) if self.path == "generated" else None
+        return size if size and served(x, self.input.weight, self.input.in_features) else None
 
     def _panels(self) -> tuple[Tensor, ...]:
         w1, w2 = self.input.weight, self.output.weight

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.cost import cached_per_token
+from headwise.cost import kv_bytes_per_token
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.training.run import Execution, Run, RunResult
@@ -57,7 +57,7 @@ def _facts(run: Run, result: RunResult) -> dict[str, float]:
     """What a run cost and was given, beside its metrics."""
     sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
     spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
-    spent |= {"kv_bytes_per_token": 2.0 * cached_per_token(run.model_shape)}  # at 16 bits
+    spent |= {"kv_bytes_per_token": float(kv_bytes_per_token(run.model_shape))}
     return {**sizes, **spent, **({"latency": result.latency} if result.latency else {})}
 
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
 
@@ -27,7 +27,7 @@ class _Worker:
 
 
 def sweep(
-    plan: Plan,
+    plan: SweepPlan,
     store: Rows,
     *,
     checkpoints: Path,
@@ -48,7 +48,7 @@ def sweep(
 class _Pool:
     def __init__(
         self,
-        plan: Plan,
+        plan: SweepPlan,
         store: Rows,
         checkpoints: Path,
         workers: int,

@@ -7,12 +7,14 @@ Only the process that calls this writes the store; workers give their results ba
 from its checkpoint in another; one that fails is a row with its traceback, and the sweep goes on.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from headwise.cost import activation_bytes, forward_flops, parameters
+from headwise.cost import activation_bytes, parameters, sequence_length, training_flops
 from headwise.spec import SpecError
 from headwise.training.run import Run, RunResult
 
@@ -29,7 +31,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Runs still to do, longest first, and the keys of those already done."""
 
     todo: tuple[Run, ...]
@@ -87,32 +89,45 @@ def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Wa
     watch.on_end(run, result)
 
 
-def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> Plan:
+def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> SweepPlan:
     """Each key once, without those the store holds; of n shards, shard i takes every n-th."""
     unique = {run.key: run for run in runs}
     index, count = shard
     mine = {key: unique[key] for key in sorted(unique)[index::count]}
     done = store.finished(mine)
     todo = sorted((run for key, run in mine.items() if key not in done), key=work, reverse=True)
-    return Plan(tuple(todo), tuple(sorted(done)))
+    return SweepPlan(tuple(todo), tuple(sorted(done)))
 
 
 def work(run: Run) -> int:
     """FLOPs of a run's training, as the price of its place in the queue."""
-    return 3 * run.steps * run.recipe.batch * forward_flops(run.model_shape, run.options, tokens(run))
+    return run.steps * run.recipe.batch * training_flops(run.model_shape, run.options, sample_tokens(run))
 
 
 def memory(run: Run) -> int:
     """Bytes a run is expected to need: training state and the activations of one micro-batch."""
     state = 16 * parameters(run.model_shape, run.options)["total"]
     batch = -(-run.recipe.batch // run.recipe.micro_batches)
-    return state + activation_bytes(run.model_shape, run.options, tokens(run), batch)
+    return state + activation_bytes(run.model_shape, run.options, sample_tokens(run), batch)
 
 
-def tokens(run: Run) -> int:
-    """A guess from the task's fields or the model's, for queues and progress bars: the task itself would need torch."""
-    named = (run.task.get(name) for name in ("tokens", "points", "context", "length"))
-    return int(next(filter(None, named), run.options.tokens or 128))
+def sample_tokens(run: Run) -> int:
+    """Tokens of one sample, which the run's task knows.
+
+    A task that cannot be loaded here (another trainer's, a file or data that is gone) must not keep other runs from
+    being planned: then the model's own context has to do.
+    """
+    try:
+        return _task_tokens(json.dumps(run.task, sort_keys=True))
+    except Exception:  # a task may be anybody's code
+        return sequence_length(run.options)
+
+
+@lru_cache(maxsize=1024)
+def _task_tokens(spec: str) -> int:
+    from headwise.tasks import load
+
+    return load(json.loads(spec)).tokens
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

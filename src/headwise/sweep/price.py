@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from headwise.sweep.plan import Plan, work
+from headwise.sweep.plan import SweepPlan, work
 
 CALIBRATED_CELLS, CALIBRATED_STEPS = 4, 3
 
@@ -20,7 +20,7 @@ class Price:
     workers: int
 
 
-def price(plan: Plan, workers: int) -> Price:
+def price(plan: SweepPlan, workers: int) -> Price:
     """FLOPs are exact; time comes from a few steps of a few of the plan's runs, here and now."""
     from headwise.cost import parameters
 
@@ -30,7 +30,7 @@ def price(plan: Plan, workers: int) -> Price:
     return Price(len(plan.todo), len(plan.found), plan.flops, count, seconds / workers, workers)
 
 
-def _calibrate(plan: Plan) -> dict[int, float]:
+def _calibrate(plan: SweepPlan) -> dict[int, float]:
     """FLOPs a second, by the work of a run: a few steps of runs from the smallest to the largest."""
     from headwise.training.loop import train
     from headwise.training.machine import keep_memory

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.spec import SpecError
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Plan, Rows, Summary, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
 from headwise.training.run import Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
@@ -35,7 +35,7 @@ PLACE_SECONDS = 600.0  # how long an autoscaler may take to bring a node that a 
 
 
 def sweep(
-    plan: Plan,
+    plan: SweepPlan,
     store: Rows,
     *,
     address: str,
@@ -78,7 +78,7 @@ class _Flight:
 
 class _Driver:
     def __init__(
-        self, plan: Plan, store: Rows, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
+        self, plan: SweepPlan, store: Rows, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
     ) -> None:
         import ray
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal
 
-from headwise.layers.cpu.compiled import Size
+from headwise.layers.cpu.compiled import KernelSize
+from headwise.options import FACTS, ModelOptions
 from headwise.spec import SpecError
 from headwise.store.store import Store
-from headwise.sweep.plan import Watch, tokens, work
+from headwise.sweep.plan import Watch, sample_tokens, work
 from headwise.training.run import Execution, Run
 
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
@@ -86,7 +87,6 @@ def _found(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any
 @cache
 def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What enters a run of a task that reads data: where it is, its hash, and the options that it decides."""
-    from headwise.options import FACTS
     from headwise.tasks import DataTask, load
 
     task = load(json.loads(spec)).resolved()
@@ -97,25 +97,26 @@ def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"source": task.source, "content": task.content}, facts
 
 
-def _kernels(run: Run) -> set[Size]:
+def _kernels(run: Run) -> frozenset[KernelSize]:
     """The compiled kernels that a run could use."""
-    from headwise.layers.cpu.tiled import attention_size, mlp_size, norm_size
-
-    options, execution, shape = run.options, run.execution, run.model_shape
+    execution = run.execution
     if (execution.device, execution.precision, execution.compiled) != ("cpu", "float32", False):
-        return set()
-    between = options.positions == "rotary" or options.qk_norm != "none" or options.logit_scale or options.dropout
-    bare = not (options.causal or between or options.hardmax)
-    attention = [attention_size(layer, tokens(run)) for layer in shape.layers] if bare else []
-    simple = options.activation == "relu" and options.mlp_kind != "gated"
-    mlps = [mlp_size(shape.width, hidden) for hidden in shape.mlps if hidden] if simple else []
-    norm = norm_size(shape.width) if options.norm == "unit" else None
-    return {size for size in (*attention, *mlps, norm) if size}
+        return frozenset()
+    return _model_kernels(run.shape, run.options, sample_tokens(run))
+
+
+@cache
+def _model_kernels(shape: str, options: ModelOptions, tokens: int) -> frozenset[KernelSize]:
+    """As the model's own layers say, which need no weights for that."""
+    from headwise.layers.paths import kernels
+    from headwise.models import build
+
+    return frozenset(kernels(build(shape, options, device="meta"), tokens))
 
 
 def compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
     """What the runs will want, if this machine does not have it yet."""
-    sizes = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
+    sizes: set[KernelSize] = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
     if not sizes:
         return
     from headwise.layers.cpu.compiled import missing, prepare

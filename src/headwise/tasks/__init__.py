@@ -1,4 +1,4 @@
-"""What shapes are tried on: one file a task, found by its name.
+"""What shapes are tried on: one file per task, found by its name.
 
 A task is a spec (its fields are its options) that knows how to draw a batch, how to wrap a model of any shape, what
 the loss and the metrics are, and what a predictor scores that has learned nothing. The trainer asks for no more.
@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import sys
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -28,7 +28,7 @@ Scores = dict[str, Tensor]
 _NOT_TASKS = {"stream"}
 
 
-class Task(Spec):
+class Task(Spec, ABC):
     """The contract; `metrics()["error"]` is the number that is reported, and smaller is better."""
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Task(Spec):
 
     @abstractmethod
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
-        """What the metrics are made of, a row a sample."""
+        """What the metrics are made of, one row per sample."""
 
     def metrics(self, scores: Scores) -> dict[str, float]:
         """The field's own numbers over all evaluated samples, among them `error`.
@@ -84,6 +84,17 @@ class Task(Spec):
     def default_options(self) -> ModelOptions:
         """The kind of model this task is usually given."""
         return ModelOptions()
+
+    def check_pretraining(self, first: "Task") -> None:
+        """Refuse a pre-training that this task's models cannot begin with; most can begin with none.
+
+        A task that allows some says here which, and in `carry_over` what its model takes from them.
+        """
+        raise SpecError(f"a run of the task '{self.name}' cannot begin with a pre-training")
+
+    def carry_over(self, weights: dict[str, Tensor], model: nn.Module) -> None:
+        """Give this task's model what a pre-trained one has learned, whose state `weights` is."""
+        raise SpecError(f"a run of the task '{self.name}' cannot begin with a pre-training")
 
     def resolved(self) -> Self:
         """The task as it enters a run: with the hash of its data, where it reads some."""

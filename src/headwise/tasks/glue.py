@@ -28,8 +28,9 @@ from headwise.models import Bert
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks import Batch, DataTask, Scores
+from headwise.tasks import Batch, DataTask, Scores, Task
 from headwise.tasks.stream import Stream, sample_numbers
+from headwise.tasks.text import Text
 
 Parts = dict[Stream, Examples]
 GENERATED = 6000  # sentences where there is no source
@@ -107,6 +108,20 @@ class Reading(DataTask):
         for name in ("vocab", "context"):
             if getattr(options, name) < getattr(wanted, name):
                 raise SpecError(f"this task needs {name}={getattr(wanted, name)}, not {getattr(options, name)}")
+
+    def check_pretraining(self, first: Task) -> None:
+        """Text with masked bytes: byte pairs learned from two texts would differ."""
+        if not isinstance(first, Text) or first.objective != "masked":
+            raise SpecError(f"a pre-training for the task '{self.name}' is on text with objective 'masked'")
+        if (first.tokenizer, self.tokenizer) != ("bytes", "bytes"):
+            raise SpecError(
+                "byte pairs learned from two texts differ: a pre-training and its run need tokenizer 'bytes'"
+            )
+
+    def carry_over(self, weights: dict[str, Tensor], model: nn.Module) -> None:
+        """The table's rows for bytes stand behind those of tokens that are no text, which begin anew."""
+        bert = next(module for module in model.modules() if isinstance(module, Bert))
+        bert.begin_with(weights, slice(SPECIAL, SPECIAL + BYTES), slice(BYTES))
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         return F.mse_loss(output[:, 0], labels) if self.classes == 1 else F.cross_entropy(output, labels)

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 
 from headwise.options import FACTS, ModelOptions
 from headwise.shape import ModelShape
-from headwise.spec import Spec, SpecError
+from headwise.spec import JsonSpec, Spec, SpecError
 
 NUMERICS = 2  # raised when the same spec would give other numbers (but for rounding), or a default gets another value
 Status = Literal["done", "diverged", "failed"]
@@ -46,7 +46,7 @@ ProbeName = Literal[
 ]
 
 
-class Recipe(Spec):
+class Recipe(JsonSpec):
     """How a model is trained."""
 
     optimizer: Literal["adamw", "muon"] = Field(default="adamw", description="muon: for the body's matrices")
@@ -57,13 +57,8 @@ class Recipe(Spec):
     schedule: Literal["cosine", "linear", "constant"] = Field(default="cosine", description="after the warm-up")
     warm_up: float = Field(default=0.05, ge=0, le=1, description="part of the steps")
     clip: float = Field(default=0.0, ge=0, description="largest norm of the gradient; 0 for any")
-    batch: int = Field(default=128, gt=0, description="samples a step")
+    batch: int = Field(default=128, gt=0, description="samples per step")
     micro_batches: int = Field(default=1, gt=0, description="parts a batch is computed in; gradients add up")
-
-    @field_validator("betas", mode="before")
-    @classmethod
-    def _tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
 
 
 class Execution(Spec):
@@ -77,7 +72,7 @@ class Execution(Spec):
     path: Literal["fast", "plain", "generated"] = Field(default="fast", description="of the layers")
 
 
-class Run(Spec):
+class Run(JsonSpec):
     """One training run. `task` is the task's own description: its name and every field."""
 
     task: dict[str, Any] = Field(description="name and options of the task")
@@ -95,17 +90,6 @@ class Run(Spec):
     @classmethod
     def _canonical(cls, text: str) -> str:
         return str(ModelShape.parse(text))
-
-    @field_validator("probes", mode="before")
-    @classmethod
-    def _tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("options", "recipe", "execution", mode="before")
-    @classmethod
-    def _nested(cls, value: Any, info: Any) -> Any:
-        kinds: dict[str, type[Spec]] = {"options": ModelOptions, "recipe": Recipe, "execution": Execution}
-        return kinds[info.field_name](**value) if isinstance(value, dict) else value
 
     @field_validator("task")
     @classmethod

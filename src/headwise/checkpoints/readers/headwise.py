@@ -51,7 +51,7 @@ class Headwise(SeparateReader):
 
     def parts(self, layer: str) -> Parts:
         shape, fused = self._shape(layer), self.linear(f"{layer}attention.input")
-        rows = [shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank, shape.kv_heads * shape.v_rank]
+        rows = shape.input_rows
         if sum(rows) != len(fused.weight):
             raise SpecError(f"'{layer}' has {len(fused.weight)} input rows, but {shape} has {sum(rows)}")
         biases = [None] * 3 if fused.bias is None else list(fused.bias.split(rows))

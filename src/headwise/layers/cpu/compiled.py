@@ -1,8 +1,8 @@
 """C++ that is compiled on the machine it runs on, for one size, and kept in the machine's cache.
 
-A size is a source and what its macros are: `Size("tiled_mlp", (("W", 64),))`. Compiling takes a second or two, once for
-a machine, and needs g++ or clang++. A processor may advertise instructions that it cannot run, so before anything else
-a child process runs one of them (`tried`).
+A size says which source, and has a field for each of its macros: `NormSize(width=64)`. Compiling takes a second or two,
+once per machine, and needs g++ or clang++. A processor may advertise instructions that it cannot run, so before
+anything else a child process runs one of them (`tried`).
 """
 
 import ctypes
@@ -15,10 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from platformdirs import user_cache_dir
 
@@ -29,28 +29,63 @@ COMPILERS = ("g++", "clang++", "c++")
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True, order=True)
-class Size:
-    """A source, its macros, and the type of its numbers."""
+@dataclass(frozen=True, kw_only=True)
+class KernelSize:
+    """What a kernel is compiled for; subclasses add their source and their sizes."""
 
-    source: str
-    macros: tuple[tuple[str, int], ...]
-    real: str = "float"
+    source: ClassVar[str]
+    real: str = "float"  # the type of its numbers
 
 
-def missing(sizes: Iterable[Size]) -> list[Size]:
+@dataclass(frozen=True, kw_only=True)
+class AttentionSize(KernelSize):
+    source: ClassVar[str] = "tiled_attention"
+    tokens: int
+    width: int
+    qk_rank: int
+    v_rank: int
+    group: int  # heads at a time
+    unit: int  # columns at a time: whole samples
+    merged: bool  # queries and keys as one matrix, values and outputs as another
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPSize(KernelSize):
+    source: ClassVar[str] = "tiled_mlp"
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSize(KernelSize):
+    source: ClassVar[str] = "tiled_norm"
+    width: int
+
+
+MACROS = {
+    "real": "REAL",
+    "tokens": "N",
+    "width": "W",
+    "qk_rank": "R",
+    "v_rank": "V",
+    "group": "GROUP",
+    "unit": "UNIT",
+    "merged": "MERGED",
+}
+
+
+def missing(sizes: Iterable[KernelSize]) -> list[KernelSize]:
     """Those that this machine has not compiled yet."""
-    return [size for size in sorted(set(sizes)) if not _place(_command(size)).exists()]
+    return [size for size in sorted(set(sizes), key=_command) if not _place(_command(size)).exists()]
 
 
-def prepare(sizes: Iterable[Size]) -> None:
+def prepare(sizes: Iterable[KernelSize]) -> None:
     """Compile them all at once, before workers want them one by one."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_compile, map(_command, sizes)))
 
 
 @cache
-def library(size: Size) -> Any:
+def library(size: KernelSize) -> Any:
     """The compiled source; its functions take addresses and numbers, and give nothing."""
     return ctypes.CDLL(str(_compiled(size)))
 
@@ -64,13 +99,13 @@ def call(function: Any, tensors: Sequence["Tensor | None"], *numbers: int | floa
     function(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
 
 
-def tried(size: Size, code: str) -> None:
+def tried(size: KernelSize, code: str) -> None:
     """Run `code` in a child process, with the compiled source as its argument; an error if that dies."""
     command = [sys.executable, "-c", code, str(_compiled(size))]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def _compiled(size: Size) -> Path:
+def _compiled(size: KernelSize) -> Path:
     command = _command(size)
     place = _place(command)
     if not place.exists():
@@ -78,13 +113,19 @@ def _compiled(size: Size) -> Path:
     return place
 
 
-def _command(size: Size) -> list[str]:
+def _command(size: KernelSize) -> list[str]:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"no C++ compiler: none of {', '.join(COMPILERS)} is on the path")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    flags = ["-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", f"-DREAL={size.real}"]
-    return [compiler, *flags, *(f"-D{name}={value}" for name, value in size.macros), str(FOLDER / f"{size.source}.cpp")]
+    flags = ["-O3", native, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC"]
+    return [compiler, *flags, *_macros(size), str(FOLDER / f"{size.source}.cpp")]
+
+
+def _macros(size: KernelSize) -> list[str]:
+    values = {field.name: getattr(size, field.name) for field in fields(size)}
+    texts = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
+    return [f"-D{MACROS[name]}={text}" for name, text in texts.items()]
 
 
 def _place(command: list[str]) -> Path:

@@ -16,7 +16,6 @@ Letters: B batch, T tokens, W width, H heads, R qk_rank, V v_rank, M hidden unit
 
 import math
 import subprocess
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -25,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.layers.cpu.compiled import Size, call, library, tried
-from headwise.shape import AttentionShape
+from headwise.layers.cpu.compiled import AttentionSize, MLPSize, NormSize, call, library, tried
+from headwise.shape import AttentionShape, qkv_rows
 
 REALS = {torch.float32: "float", torch.float64: "double"}
 VECTOR = 16  # numbers; on some processors a vector holds fewer, but never more
@@ -41,11 +40,11 @@ FEWEST_MERGED = 8  # heads: for fewer, what is saved is less than merging takes
 
 
 @cache
-def attention_size(shape: AttentionShape, tokens: int, dtype: torch.dtype = torch.float32) -> Size | None:
+def attention_size(shape: AttentionShape, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | None:
     """The kernel of a layer, if its size is one that kernels are for."""
     sample = math.lcm(tokens, VECTOR)
     shared = shape.group > 1 or shape.kv_latent or shape.q_latent
-    if shared or not _fits(shape.width, dtype) or sample > MOST_COLUMNS:
+    if shared or not tokens or not _fits(shape.width, dtype) or sample > MOST_COLUMNS:
         return None
     width, heads = shape.width, shape.heads
     merged = heads >= FEWEST_MERGED and shape.merges(tokens)
@@ -53,8 +52,8 @@ def attention_size(shape: AttentionShape, tokens: int, dtype: torch.dtype = torc
     most = max(1, GROUP_ROWS // max(qk_rank, v_rank))
     group = max(size for size in range(1, most + 1) if heads % size == 0)
     unit = max(1, UNIT_COLUMNS // sample) * sample
-    macros = {"N": tokens, "W": width, "R": qk_rank, "V": v_rank, "GROUP": group, "UNIT": unit, "MERGED": int(merged)}
-    return Size("tiled_attention", tuple(macros.items()), REALS[dtype])
+    ranks = {"qk_rank": qk_rank, "v_rank": v_rank}
+    return AttentionSize(real=REALS[dtype], tokens=tokens, width=width, **ranks, group=group, unit=unit, merged=merged)
 
 
 def merge(
@@ -83,7 +82,7 @@ class TiledAttention(torch.autograd.Function):
         bias: Tensor,
         output: Tensor,
         constant: Tensor,
-        size: Size,
+        size: AttentionSize,
         heads: int,
         scale: float,
         sums: list[Tensor | None] | None,
@@ -121,11 +120,10 @@ class TiledAttention(torch.autograd.Function):
 class _Layout:
     """What stands where, for a kernel of attention: whole samples in units of columns."""
 
-    def __init__(self, size: Size, heads: int) -> None:
+    def __init__(self, size: AttentionSize, heads: int) -> None:
         self.size, self.heads = size, heads
-        macros = dict(size.macros)
-        self.unit, self.samples, self.merged = macros["UNIT"], macros["UNIT"] // macros["N"], macros["MERGED"]
-        self.sections = [heads * macros["R"]] * 2 + [heads * macros["V"]]
+        self.unit, self.samples, self.merged = size.unit, size.unit // size.tokens, size.merged
+        self.rows = qkv_rows(heads, heads, size.qk_rank, size.v_rank)
 
     def padded(self, x: Tensor) -> Tensor:
         """(B, T, W), with samples of 0 until units are full."""
@@ -145,17 +143,17 @@ class _Layout:
         """Weight and bias of queries, weight of keys, weight and bias of values."""
         if self.merged:
             return weight, bias, None, None, None
-        (query, key, value), (query_bias, _, value_bias) = weight.split(self.sections), bias.split(self.sections)
+        (query, key, value), (query_bias, _, value_bias) = weight.split(self.rows), bias.split(self.rows)
         return query, query_bias, key, value, value_bias
 
 
 # ---- the MLP -------------------------------------------------------------------------------------------------------
 
 
-def mlp_size(width: int, hidden: int, dtype: torch.dtype = torch.float32) -> Size | None:
+def mlp_size(width: int, hidden: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
     """The kernel of an MLP, if its size is one that kernels are for."""
     known = _fits(width, dtype) and hidden % PANEL == 0 and hidden >= LEAST_HIDDEN
-    return Size("tiled_mlp", (("W", width),), REALS[dtype]) if known else None
+    return MLPSize(real=REALS[dtype], width=width) if known else None
 
 
 def _fits(width: int, dtype: torch.dtype) -> bool:
@@ -184,7 +182,7 @@ class TiledMLP(torch.autograd.Function):
         b2: Tensor,
         w1: Tensor,
         w2t: Tensor,
-        size: Size,
+        size: MLPSize,
         sums: list[Tensor | None] | None,
     ) -> Tensor:
         x = x.contiguous()
@@ -211,16 +209,16 @@ class TiledMLP(torch.autograd.Function):
 # ---- the norm ------------------------------------------------------------------------------------------------------
 
 
-def norm_size(width: int, dtype: torch.dtype = torch.float32) -> Size | None:
+def norm_size(width: int, dtype: torch.dtype = torch.float32) -> NormSize | None:
     """The kernel of a norm, if its width is one that kernels are for."""
-    return Size("tiled_norm", (("W", width),), REALS[dtype]) if _fits(width, dtype) else None
+    return NormSize(real=REALS[dtype], width=width) if _fits(width, dtype) else None
 
 
 class TiledNorm(torch.autograd.Function):
     """scale · x / max(|x|, eps), over the last dimension: `apply(x, scale, eps, size)`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: Size) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: NormSize) -> Tensor:
         x = x.contiguous()
         result, inverse = torch.empty_like(x), x.new_empty(x.shape[:-1])
         call(library(size).forward, (x, scale, result, inverse), inverse.numel(), eps)
@@ -238,40 +236,7 @@ class TiledNorm(torch.autograd.Function):
         return by_x, by_scale, None, None
 
 
-# ---- weights for several calls, and whether kernels work here ------------------------------------------------------
-
-
-class Held:
-    """What is made of weights once for several calls: from `hold` to `release`, which hands derivatives on to them."""
-
-    def __init__(self) -> None:
-        self.pairs: dict[str, list[tuple[Tensor, Tensor]]] | None = None  # what was made, and a leaf of the same values
-
-    def hold(self) -> None:
-        self.pairs = {}
-
-    def get(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], list[Tensor | None] | None]:
-        """What `make` makes, and where its derivatives are to be summed: None if nothing is held."""
-        if self.pairs is None or not torch.is_grad_enabled():
-            return make(), None
-        if make.__name__ not in self.pairs:
-            self.pairs[make.__name__] = [(made, _leaf(made)) for made in make()]
-        leaves = tuple(leaf for _, leaf in self.pairs[make.__name__])
-        return leaves, [leaf.grad for leaf in leaves]
-
-    def release(self) -> None:
-        pairs = [pair for some in (self.pairs or {}).values() for pair in some]
-        used = [(made, leaf.grad) for made, leaf in pairs if leaf.grad is not None]
-        self.pairs = None
-        if used:
-            torch.autograd.backward([made for made, _ in used], [gradient for _, gradient in used])
-
-
-def _leaf(made: Tensor) -> Tensor:
-    leaf = made.detach()
-    if made.requires_grad:
-        leaf.requires_grad_().grad = torch.zeros_like(leaf)
-    return leaf
+# ---- sums of derivatives, and whether kernels work here ------------------------------------------------------------
 
 
 def _into(sums: list[Tensor | None] | None, *weights: Tensor) -> list[Tensor]:
