@@ -1,6 +1,6 @@
 """The commands about the page: write it, open it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +25,12 @@ def add_to(app: typer.Typer) -> None:
 def report(
     out: Folder = None,
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
     """A self-contained page: the ledger, and every study with its chart."""
-    page, sections = _write(out or _beside(store), store, from_)
+    page, sections = _write(out or _beside(store), store, from_, study or ())
     if as_json:
         return print_json({"page": str(page), **_told(sections)})
     typer.echo(f"wrote {page}")
@@ -63,13 +64,15 @@ def _beside(store: Path | None) -> Path:
     return (store or default_path()).with_suffix(".report")
 
 
-def _write(folder: Path, store: Path | None, from_: Path | None = None) -> "tuple[Path, list[Section]]":
+def _write(
+    folder: Path, store: Path | None, from_: Path | None = None, own: Iterable[Path] = ()
+) -> "tuple[Path, list[Section]]":
     from headwise.ledger.certify import check
     from headwise.report.page import write
     from headwise.studies import load_all
 
     with open_store(store, from_) as held:
-        sections = list(sections_of(load_all(), held))
+        sections = list(sections_of(load_all(own), held))
         checked = check(held.runs(status="done", task="nearest-neighbor"))
         origin = str(from_ or held.path.name)
     return write(sections, checked, origin, folder.expanduser()), sections

@@ -4,7 +4,7 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 on the number of points.
 Claims: Q6. The conjecture is about one fixed model for every N; as in the figure, each N has a model trained for it.
 Task: as rank-cliff, N points. Every token asks, as in the paper; and apart from it, because a vote can then be counted
-on the points' side, the flow where one more token asks. On a laptop all N get as many tokens a step.
+on the points' side, the flow where one more token asks. On a laptop all N get as many tokens per step.
 Grid: number of points × rank × who asks; two layers. Published learning rate, but on the laptop rank-cliff's.
 Power: with 16 points errors of two full-rank layers differ between seeds by 16 %; if also with 4 and 64, five seeds see
 growth of the gap by a factor of 1.4. A pilot of one seed had gaps of 3.6 and 16.

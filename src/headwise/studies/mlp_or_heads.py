@@ -7,7 +7,7 @@ Grid: a small base with an MLP of twice the width; the same with the MLP quadrup
 many parameters, with the heads quadrupled at their size (heads × size > width); and between these two the MLPs of four
 and six times the width, with the heads that are left, all of equal parameters and depth. It is the heads' total size
 that pays for the MLP, since another depth would bring in a third effect. One arm doubles the heads within the width,
-as the paper does, which costs nothing: it is shown, and not judged. Each arm has its own learning rate, chosen on
+as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate, chosen on
 validation with a seed that is not judged.
 The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
 Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.

@@ -6,8 +6,8 @@ Task: the next byte of text, by a nanochat-style decoder.
 Grid: as in thinner-vit: the paper's pair scaled down (a third of the layers goes, heads double in the same width); as
 its control the same layers without the new heads, since only a difference from it would be due to heads; and, the MLP
 as it was, heads of the base's size added until a model of fewer layers, down to one, has the base's parameters again.
-Each arm has its own learning rate, chosen on validation with a seed that is not judged.
-Margin: "keeps" is tested as equivalence, at most 1 % more bits a byte than the base, with at least 25 % of its
+Each variant has its own learning rate, chosen on validation with a seed that is not judged.
+Margin: "keeps" is tested as equivalence, at most 1 % more bits per byte than the base, with at least 25 % of its
 parameters saved. Whether the control keeps them as well is shown, not judged: the claim is about the thin model.
 Power: in pilots (base and thin, seeds 100 to 102, one rate) their ratio differed between seeds by 0.4 %, so that five
 seeds see 0.7 %; the pilots' own was 0.957, and that of the control to the thin arm 0.980 (two seeds).

@@ -6,7 +6,7 @@ Tasks: ListOps, generated, expressions of up to 32 symbols; in the paper preset 
 Pathfinder, the arena's texts and its images. Pairs of papers are published as files only, which no preset can name.
 Grid: a third of the layers goes and heads double in the same width (the paper's pair, scaled down); the control has the
 fewer layers without the new heads, since only a difference from it would be due to heads; and, the MLP as it was, heads
-of the base's size added until the fewer layers have the base's parameters again. Each arm of each task has its own
+of the base's size added until the fewer layers have the base's parameters again. Each variant of each task has its own
 learning rate, chosen on validation with a seed that is not judged.
 Margin: "keeps" is tested as equivalence, at most 5 % more errors than the base on each task, by a base that has learned
 something: it makes at most 65 % of the errors of the commonest answer. A linear classifier of an expression's symbols,
