@@ -23,8 +23,9 @@ report cli __init__ __main__
 LIGHT = """
 spec shape options known cost search cli.app training.run store.store store.rows sweep.plan sweep.drive ledger.judge
 ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text studies._recipes.statistics
-theory.bounds theory.needs charts.grammar charts.curves charts.ranks
-comparison.answer comparison.suggest comparison.external comparison.verdict sweep.tracking report.theory report.tables
+theory.bounds theory.needs charts.grammar charts.curves charts.ranks comparison.answer comparison.suggest
+comparison.external comparison.verdict comparison.prediction studies._running studies._demo studies._catalogue
+store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest
 """
 SIX = 6
@@ -119,3 +120,8 @@ def test_public_names_exist():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = headwise.nonsense
     assert set(headwise.__all__) < set(dir(headwise))
+
+
+def test_no_public_name_is_a_modules():
+    """Importing the module would replace it."""
+    assert not set(headwise.__all__) & {name.split(".")[0] for name in MODULES}

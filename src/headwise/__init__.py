@@ -15,12 +15,22 @@ if TYPE_CHECKING:
     from headwise.checkpoints.swap import swap as swap
     from headwise.checkpoints.truncation import Truncation as Truncation
     from headwise.checkpoints.truncation import truncate as truncate
+    from headwise.comparison.answer import Answer as Answer
+    from headwise.comparison.answer import PlannedComparison as PlannedComparison
+    from headwise.comparison.answer import compare as compare
+    from headwise.comparison.answer import compare_table as compare_table
+    from headwise.comparison.answer import plan_comparison as plan_comparison
+    from headwise.comparison.prediction import predict as predict
+    from headwise.comparison.suggest import suggest as suggest
+    from headwise.cost import known_models as known_models
     from headwise.cost import price as price
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
     from headwise.layers.attention import Attention as Attention
     from headwise.layers.cache import KVCache as KVCache
     from headwise.layers.multihead import MultiheadAttention as MultiheadAttention
+    from headwise.ledger.study import Study as Study
+    from headwise.measure.step_time import equal_time as equal_time
     from headwise.models import build as build
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
@@ -34,37 +44,93 @@ if TYPE_CHECKING:
     from headwise.shape import ModelShape as ModelShape
     from headwise.shape import ShapeError as ShapeError
     from headwise.spec import SpecError as SpecError
+    from headwise.store.listing import export_runs as export_runs
+    from headwise.store.listing import find_run as find_run
+    from headwise.store.listing import merge_runs as merge_runs
+    from headwise.store.listing import runs as runs
+    from headwise.store.store import Store as Store
+    from headwise.studies._catalogue import describe_study as describe_study
+    from headwise.studies._catalogue import describe_task as describe_task
+    from headwise.studies._catalogue import list_studies as list_studies
+    from headwise.studies._catalogue import list_tasks as list_tasks
+    from headwise.studies._demo import demo as demo
+    from headwise.studies._demo import plan_demo as plan_demo
+    from headwise.studies._running import Ledger as Ledger
+    from headwise.studies._running import StudyResult as StudyResult
+    from headwise.studies._running import claims as claims
+    from headwise.studies._running import price_study as price_study
+    from headwise.studies._running import run_study as run_study
+    from headwise.sweep.single import Trained as Trained
+    from headwise.sweep.single import train as train
+    from headwise.tasks import Task as Task
     from headwise.training.doctor import doctor as doctor
+    from headwise.training.run import Execution as Execution
+    from headwise.training.run import Recipe as Recipe
+    from headwise.training.run import Run as Run
+    from headwise.training.run import RunResult as RunResult
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Answer": "comparison.answer",
     "Attention": "layers.attention",
     "AttentionShape": "shape",
+    "Execution": "training.run",
     "Exported": "checkpoints.export",
     "Inspection": "checkpoints.inspection",
     "KNOWN": "known",
     "KVCache": "layers.cache",
+    "Ledger": "studies._running",
     "ModelOptions": "options",
     "ModelShape": "shape",
     "MultiheadAttention": "layers.multihead",
+    "PlannedComparison": "comparison.answer",
+    "Recipe": "training.run",
     "Report": "report.page",
+    "Run": "training.run",
+    "RunResult": "training.run",
     "ShapeError": "shape",
     "SpecError": "spec",
+    "Store": "store.store",
+    "Study": "ledger.study",
+    "StudyResult": "studies._running",
+    "Task": "tasks",
+    "Trained": "sweep.single",
     "Truncation": "checkpoints.truncation",
     "bound": "report.theory",
     "build": "models",
+    "claims": "studies._running",
+    "compare": "comparison.answer",
+    "compare_table": "comparison.answer",
     "conditioning": "report.theory",
+    "demo": "studies._demo",
+    "describe_study": "studies._catalogue",
+    "describe_task": "studies._catalogue",
     "doctor": "training.doctor",
     "equal_cost": "search",
+    "equal_time": "measure.step_time",
     "export_hf": "checkpoints.export",
+    "export_runs": "store.listing",
     "find": "known",
+    "find_run": "store.listing",
     "heads_needed": "report.theory",
     "inspect": "checkpoints.inspection",
+    "known_models": "cost",
+    "list_studies": "studies._catalogue",
+    "list_tasks": "studies._catalogue",
+    "merge_runs": "store.listing",
+    "plan_comparison": "comparison.answer",
+    "plan_demo": "studies._demo",
+    "predict": "comparison.prediction",
     "preset": "options",
     "price": "cost",
+    "price_study": "studies._running",
     "read_config": "checkpoints.configuration",
+    "run_study": "studies._running",
+    "runs": "store.listing",
+    "suggest": "comparison.suggest",
     "swap": "checkpoints.swap",
+    "train": "sweep.single",
     "truncate": "checkpoints.truncation",
     "write_report": "report.page",
 }

@@ -1,8 +1,6 @@
 """What a shape costs: parameters, FLOPs, cache and activation bytes. Exact integers, but for activations.
 
-    >>> from headwise.known import find
-    >>> gpt2 = find("gpt2")
-    >>> price(gpt2.shape, gpt2.options).parameters["total"]
+    >>> price("gpt2").parameters["total"]
     124439808
 
 Conventions, the same for every shape:
@@ -18,8 +16,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headwise.known import KNOWN, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
+from headwise.shown import Shown
 from headwise.spec import SpecError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -30,8 +30,8 @@ BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The price of one model; sequences are `context` long, in batches of one."""
+class Cost(Shown):
+    """The price of one model; sequences are `context` long, in batches of one. In a notebook it shows as a table."""
 
     shape: str
     context: int
@@ -43,14 +43,45 @@ class Cost:
     weight_bytes: int
     training_state_bytes: int
     activation_bytes: int
+    known_as: str = ""
+    note: str = ""  # what the price leaves out
+
+    @property
+    def headline(self) -> str:
+        note = f" Note: {self.note}." if self.note else ""
+        return f"{self.known_as} {self.shape}, one sequence of {self.context:,} tokens.{note}".lstrip()
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """What `headwise cost --json` prints."""
+        fields = asdict(self) | {"known_as": self.known_as or None}
+        return fields if self.note else {name: value for name, value in fields.items() if name != "note"}
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per number: what it counts, of which part, how many."""
+        parts = [("parameters", name, count) for name, count in self.parameters.items()]
+        parts += [("FLOPs", name, count) for name, count in self.flops.items()]
+        parts += [("bytes", name, getattr(self, name)) for name in vars(self) if "bytes" in name]
+        return [{"cost": cost, "of": name, "value": value} for cost, name, value in parts]
 
 
-def price(shape: ModelShape, options: ModelOptions | None = None, *, context: int = 0, dtype: str = "bfloat16") -> Cost:
-    """Everything `headwise cost` shows. `dtype` is that of weights and cache; training is counted in float32."""
-    options = options or ModelOptions()
+def price(
+    model: ModelShape | Known | str,
+    options: ModelOptions | None = None,
+    *,
+    context: int = 0,
+    dtype: str = "bfloat16",
+    family: str = "",
+    **details: Any,
+) -> Cost:
+    """Everything `headwise cost` shows, of a shape, a known model or the name of either.
+
+    `dtype` is that of weights and cache; training is counted in float32. A `family` makes a bare shape a model, with
+    the `details` it needs: `price("w512-h8-L6", family="llama", vocab=32000)`.
+    """
+    if isinstance(model, ModelShape):
+        model = str(model) if family else Known("", model)
+    known = find(model, family, context=context, **details) if isinstance(model, str) else model
+    shape, options = known.shape, options or known.options
     if dtype not in DTYPE_BYTES:
         raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
     length = sequence_length(options, context)
@@ -73,6 +104,38 @@ def price(shape: ModelShape, options: ModelOptions | None = None, *, context: in
         weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
         activation_bytes=activation_bytes(shape, options, length),
+        known_as=known.name,
+        note=known.note,
+    )
+
+
+@dataclass(frozen=True)
+class KnownModels(Shown):
+    """Every model that headwise knows by name."""
+
+    rows: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> list[Any]:
+        return list(self.rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.rows)
+
+
+def known_models() -> KnownModels:
+    """Name, shape, family and parameters of each; `published` is what its authors count."""
+    return KnownModels(
+        tuple(
+            {
+                "name": known.name,
+                "shape": str(known.shape),
+                "family": known.options.family,
+                "parameters": parameters(known.shape, known.options)["total"],
+                "published": known.published,
+                "note": known.note,
+            }
+            for known in KNOWN.values()
+        )
     )
 
 

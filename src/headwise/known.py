@@ -3,12 +3,13 @@
 `find("gpt2")` and `find("w512-h8-L6")` both give a `Known`: the second is a body without options of its own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape, ShapeError
+from headwise.spec import SpecError
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,22 @@ KNOWN: dict[str, Known] = {
 }
 
 
-def find(text: str) -> Known:
-    """The known model of that name, or the shape written in the text as a bare body."""
+def find(text: str, family: str = "", **details: Any) -> Known:
+    """The known model of that name, or the shape written in the text: a bare body, or a model of a family.
+
+    `details` are the options a family needs: `find("w512-h8-L6", "llama", vocab=32000)`.
+    """
+    known = _find(text)
+    if not family:
+        if details.get("vocab"):
+            raise SpecError("--vocab needs a --family, as in --family llama --vocab 32000")
+        return known
+    if known.name:
+        raise SpecError(f"{known.name} has a family of its own; give its shape instead: {known.shape}")
+    return replace(known, options=preset(family, **details))
+
+
+def _find(text: str) -> Known:
     name = text.strip().lower()
     if name in KNOWN:
         return KNOWN[name]

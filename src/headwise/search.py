@@ -1,22 +1,24 @@
 """Shapes of equal cost: what else could be had for the price of this one?
 
-    for row in equal_cost(ModelShape.parse("w1792-h14-L28")):
+    for row in equal_cost("w1792-h14-L28", vary=["heads"]):
         print(row.shape, row.difference)
 
 Heads run over the divisors of H·r, so that H·r and H·v stay what they were (for most models, the width). Further axes
 are free: ranks in multiples of 8, kv_heads among the divisors of H, depth, MLP. A candidate that misses the budget gets
 the MLP that meets it, else the depth. Budgets: `params` (of the body), `flops` (training, per token), `kv` (cached
-numbers per token). No torch here; holding `time` needs measurements, see `timing`.
+numbers per token). No torch here; equal time needs measurements: `measure.step_time`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
 from headwise.cost import layer_flops, layer_parameters, parameters, sequence_length
+from headwise.known import Known, find
 from headwise.options import ModelOptions
 from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
+from headwise.shown import Shown
 from headwise.spec import SpecError
 
 AXES = ("heads", "qk_rank", "v_rank", "kv_heads", "depth", "mlp")
@@ -56,17 +58,43 @@ class Row:
         return {"shape": str(self.shape), **fields, **costs}
 
 
+class EqualShapes(list[Row], Shown):
+    """Shapes that cost what a base costs: a list of rows, and a table."""
+
+    def __init__(self, rows: Iterable[Row], base: str, hold: str) -> None:
+        super().__init__(rows)
+        self.base, self.hold = base, hold
+
+    @property
+    def headline(self) -> str:
+        unit = "" if self.hold == "params" else " (difference: in parameters)"
+        return f"{len(self)} shapes hold {self.hold}{unit}; base {self.base}"
+
+    def as_dict(self) -> list[Any]:
+        """What `headwise shapes --json` prints."""
+        return self.records()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [row.as_dict() for row in self]
+
+
 def equal_cost(
-    base: ModelShape,
+    base: ModelShape | str,
     options: ModelOptions | None = None,
     *,
     hold: str = "params",
-    tolerance: float = 0.01,
-    vary: tuple[str, ...] = ("heads",),
+    tolerance: float | str = 0.01,
+    vary: Sequence[str] = ("heads",),
     context: int = 0,
-) -> list[Row]:
-    """Every shape that costs what the base costs, within `tolerance`, ordered by heads, ranks, sharing, depth, MLP."""
-    options = options or ModelOptions()
+) -> EqualShapes:
+    """Every shape that costs what the base costs, ordered by heads, ranks, sharing, depth, MLP.
+
+    `base` is a shape or the name of a known model, whose options count where none are given. `hold` is params, flops or
+    kv (for equal time see `equal_time`), `tolerance` how far that cost may be off (0.01 or "1%"), `vary` any of AXES.
+    """
+    known = find(base) if isinstance(base, str) else Known("", base)
+    base, options = known.shape, options or known.options
+    tolerance, vary = read_fraction(tolerance), tuple(vary)
     if hold not in _PER_LAYER:
         raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
     if not 0 <= tolerance < 1:
@@ -85,7 +113,17 @@ def equal_cost(
         edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
         body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
         found[met] = Row(met.shape, body, body / own - 1, cost / budget - 1)
-    return [found[candidate] for candidate in sorted(found, key=_order)]
+    return EqualShapes((found[candidate] for candidate in sorted(found, key=_order)), str(base), hold)
+
+
+def read_fraction(text: float | str) -> float:
+    """'1%' and 0.01 are the same."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise SpecError(f"cannot read the tolerance '{text}'; write 1% or 0.01") from None
 
 
 def _parameters(layer: AttentionShape, mlp: int, options: ModelOptions, _: int) -> int:

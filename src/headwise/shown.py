@@ -27,9 +27,11 @@ class Shown(ABC):
 
     @property
     def table(self) -> "polars.DataFrame":
+        """A frame, one row per record; what is not a number or a text is written out."""
         import polars
 
-        return polars.DataFrame(self.records(), infer_schema_length=None)
+        rows = [{name: _cell(value) for name, value in record.items()} for record in self.records()]
+        return polars.DataFrame(rows, infer_schema_length=None, strict=False)
 
     def to_json(self, indent: int | None = 2) -> str:
         """JSON has no infinities and no NaN, so they become null."""
@@ -40,6 +42,13 @@ class Shown(ABC):
 
         above = f"<p>{escape(self.headline)}</p>" if self.headline else ""
         return above + self.table._repr_html_()
+
+
+def _cell(value: Any) -> Any:
+    """A value of a table: lists, and sizes that differ from layer to layer, as text."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def finite(value: Any) -> Any:

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
+import headwise as hw
 from headwise.cli.app import app
-from headwise.comparison.answer import compare
-from headwise.comparison.plan import Plan
+from headwise.comparison.plan import ComparisonPlan
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from helpers.commands import as_json, headwise
 
 TASK = "nearest-neighbor,dim=8,points=4"
-SMALL = ["--base", "w8-h2-m16", "--steps", "40", "--seeds", "3", "--batch", "512", "--rates", "0.004,0.03"]
+SMALL = ["--base", "w8-h2-m16", "--steps", "40", "--seeds", "3", "--batch-size", "512", "--lr", "0.004,0.03"]
 RUNS = 4 * 2 + 3 * 3  # trials and finalists
 
 
@@ -74,9 +74,18 @@ def test_one_command_gives_an_answer(finished):
 
 def test_asked_again_in_python_nothing_is_repeated(finished):
     folder, _, said = finished
-    frame = compare(TASK, "w8-h2-m16", steps=40, seeds=3, batch=512, rates=(0.004, 0.03), store=folder / "runs.db")
-    assert frame["shape"].to_list() == [arm["shape"] for arm in said["arms"]]
-    assert frame["metric"].to_list()[0] == said["arms"][0]["metric"]
+    settings = {
+        "steps": 40,
+        "seeds": 3,
+        "batch_size": 512,
+        "learning_rates": (0.004, 0.03),
+        "store": folder / "runs.db",
+    }
+    answer = hw.compare(TASK, "w8-h2-m16", **settings)
+    assert answer.table["shape"].to_list() == [arm["shape"] for arm in said["arms"]]
+    assert answer.table["metric"].to_list()[0] == said["arms"][0]["metric"]
+    assert (answer.winner, answer.verdict, answer.confounds) == (said["winner"], said["verdict"], said["confounds"])
+    assert answer.chart() is not None
     assert len(kept(folder)) == RUNS
 
 
@@ -85,7 +94,7 @@ def test_the_command_to_do_it_again_finds_everything(finished):
     table = headwise(*said["rerun"].split()[1:], cwd=folder)
     assert all(len(line) <= 80 for line in table.stdout.splitlines())
     assert " ".join(said["verdict"].split()) in " ".join(table.stdout.split())
-    assert "4 arms that hold params" in table.stderr
+    assert "4 variants that hold params" in table.stderr
     assert len(kept(folder)) == RUNS
 
 
@@ -146,25 +155,30 @@ def test_a_table_of_finished_runs(tmp_path):
     assert all(len(line) <= 80 for line in table.splitlines())
 
 
-def test_a_dry_run_is_kept_for_the_real_one(tmp_path):
-    words = [
-        "compare",
-        "--task",
-        TASK,
-        "--base",
-        "w8-h2-m16",
-        "--arms",
-        "w8-h1-m16",
-        "--budget",
-        "2h",
-        "--store",
-        "runs.db",
-    ]
+@pytest.fixture
+def invented_pace(monkeypatch):
+    """A machine on which a step takes a tenth of a second, however busy this one is."""
+    monkeypatch.setattr("headwise.comparison.trainers.measure_steps", lambda runs, workers: [0.1] * len(runs))
+
+
+def test_a_dry_run_is_kept_for_the_real_one(tmp_path, invented_pace):
+    words = ["compare", "--task", TASK, "--base", "w8-h2-m16", "--arms", "w8-h1-m16", "--budget", "2h"]
+    words += ["--workers", "2", "--store", "runs.db"]
     said = as_json(*words, "--dry-run", cwd=tmp_path)
+    assert said["fits"]
     assert said["seconds"] <= 7200
     assert said["steps"] >= 200
     (file,) = (tmp_path / "runs.files" / "compare").iterdir()
-    assert (Plan(**json.loads(file.read_text())).seeds, kept(tmp_path)) == (said["seeds"], {})
+    assert (ComparisonPlan(**json.loads(file.read_text())).seeds, kept(tmp_path)) == (said["seeds"], {})
+
+
+def test_a_dry_run_that_does_not_fit_says_what_would(tmp_path, invented_pace):
+    words = ["compare", "--task", TASK, "--base", "w8-h2-m16", "--budget", "20s", "--store", "runs.db", "--dry-run"]
+    said = as_json(*words, cwd=tmp_path)
+    assert (said["fits"], said["steps"], said["seeds"]) == (False, 200, 3)
+    assert said["seconds"] > 20
+    assert "does not fit" in headwise(*words, cwd=tmp_path).stdout
+    assert not (tmp_path / "runs.files" / "compare").exists()  # nothing to go on with
 
 
 def test_suggest_answers_from_the_ledger(tmp_path):
@@ -189,7 +203,7 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch):
         (["compare", "--task", TASK, "--base", "w8-h2", "--vary", "mood"], "cannot vary"),
         (["compare", "--task", "text:/no/such/file.txt"], "/no/such/file.txt"),
         (trainer, "needs a --base"),
-        ([*trainer, "--base", "w8-h2"], "give --rates"),
+        ([*trainer, "--base", "w8-h2"], "give --lr"),
         ([*trainer, "--base", "w8-h2", "--rates", "0.1,0.2"], "give --steps"),
         (["compare", "--from", "rows.csv"], "no column 'seed'"),
         (["suggest", "--base", "w8-h2", "--goal", "beauty"], "no goal"),

@@ -9,10 +9,11 @@ import pytest
 from scipy import stats
 
 from headwise.comparison import verdict
-from headwise.comparison.answer import answer, ask, carry_out
-from headwise.comparison.judge import crossing, judge, probabilities_best, seeds_needed
-from headwise.comparison.pace import draw_up, makespan, plan_seconds, read_budget, step_seconds
-from headwise.comparison.plan import MOST_ARMS, Plan, chosen_arms, follow
+from headwise.comparison.judge import crossing, probabilities_best, rank_variants, seeds_needed
+from headwise.comparison.pace import BudgetError, draw_up, makespan, plan_seconds, step_seconds
+from headwise.comparison.plan import ComparisonPlan, follow
+from headwise.comparison.question import MOST_VARIANTS, ask, chosen_variants, read_budget
+from headwise.comparison.trainers import carry_out, outcome_of
 from headwise.cost import price
 from headwise.known import find
 from headwise.spec import SpecError
@@ -42,7 +43,7 @@ def arm(found, name):
 
 def test_two_arms_are_a_paired_t_test():
     one, two = [1.00, 1.12, 0.95, 1.30], [0.96, 1.11, 0.90, 1.22]
-    found = judge(rows_of({BASE: one, OTHER: two}), BASE)
+    found = rank_variants(rows_of({BASE: one, OTHER: two}), BASE)
     book = stats.ttest_rel(two, one)
     low, high = book.confidence_interval(0.95)
     assert (arm(found, OTHER).delta_low, arm(found, OTHER).delta_high) == pytest.approx((low, high))
@@ -61,7 +62,7 @@ def test_several_arms_are_a_randomised_block_design():
     design = [np.eye(4)[a].tolist() + np.eye(5)[s, 1:].tolist() for a in range(4) for s in range(5)]
     fit, (residual,), *_ = np.linalg.lstsq(np.array(design), table.ravel(), rcond=None)
     half = stats.t.ppf(1 - 0.025 / 3, 12) * math.sqrt(2 * residual / 12 / 5)
-    found = arm(judge(rows_of(errors), "0"), "3")
+    found = arm(rank_variants(rows_of(errors), "0"), "3")
     assert found.delta == pytest.approx(fit[3] - fit[0])
     assert (found.delta_low, found.delta_high) == pytest.approx((found.delta - half, found.delta + half))
 
@@ -89,26 +90,28 @@ def test_equal_arms_are_rarely_called_decided(monkeypatch):
     wrong = 0
     for _ in range(200):
         seeds = random.normal(size=4)
-        wrong += judge(rows_of({str(a): list(seeds + 0.1 * random.normal(size=4)) for a in range(3)}), "0").decided
+        wrong += rank_variants(
+            rows_of({str(a): list(seeds + 0.1 * random.normal(size=4)) for a in range(3)}), "0"
+        ).decided
     assert wrong <= 0.08 * 200  # 5 % and chance
 
 
 def test_a_clear_winner_a_tie_and_what_would_decide():
     noise = [0.00, 0.01, -0.01, 0.005]
-    clear = judge(rows_of({BASE: [1 + n for n in noise], OTHER: [0.5 - n for n in noise]}), BASE)
+    clear = rank_variants(rows_of({BASE: [1 + n for n in noise], OTHER: [0.5 - n for n in noise]}), BASE)
     assert (clear.winner, clear.decided, clear.needed) == (OTHER, True, None)
     assert "is best" in verdict.verdict(clear)
-    equal = judge(rows_of({BASE: [1.00, 1.02, 1.00, 1.02], OTHER: [1.02, 1.00, 1.02, 1.00]}), BASE)
+    equal = rank_variants(rows_of({BASE: [1.00, 1.02, 1.00, 1.02], OTHER: [1.02, 1.00, 1.02, 1.00]}), BASE)
     assert not equal.decided
     assert equal.needed is None
     assert "Not decided" in verdict.verdict(equal)
     assert "equal" in verdict.csv_settle(equal)
-    both = judge(
+    both = rank_variants(
         rows_of({BASE: [2 + n for n in noise], OTHER: [1.00, 1.02, 1.0, 1.02], "c": [1.02, 1.0, 1.02, 1.0]}), BASE
     )
     assert verdict.verdict(both).startswith("Better than the base, but which is best is not decided")
     errors = {BASE: [1.00, 1.10, 0.95, 1.02], OTHER: [0.97, 1.09, 0.99, 0.94]}
-    close = judge(rows_of(errors), BASE)
+    close = rank_variants(rows_of(errors), BASE)
     assert not close.decided
     gaps = np.subtract(errors[BASE], errors[OTHER])
 
@@ -119,29 +122,29 @@ def test_a_clear_winner_a_tie_and_what_would_decide():
 
 
 def test_no_noise_is_no_doubt_and_one_seed_is_no_answer():
-    sure = judge(rows_of({BASE: [2.0, 3.0], OTHER: [1.0, 2.0]}), BASE)
+    sure = rank_variants(rows_of({BASE: [2.0, 3.0], OTHER: [1.0, 2.0]}), BASE)
     assert (sure.winner, sure.probability_best, sure.decided) == (OTHER, 1.0, True)
     shared = probabilities_best({BASE: [1.0, 2.0], OTHER: [1.0, 2.0]})
     assert list(shared.values()) == [0.5, 0.5]
-    single = judge(rows_of({BASE: [2.0], OTHER: [1.0]}), BASE)
+    single = rank_variants(rows_of({BASE: [2.0], OTHER: [1.0]}), BASE)
     assert single.winner is None
     assert "too few" in verdict.verdict(single)
-    assert not judge(rows_of({BASE: [1.0, 1.1, 1.2]}), BASE).decided
+    assert not rank_variants(rows_of({BASE: [1.0, 1.1, 1.2]}), BASE).decided
 
 
 def test_diverged_and_missing_runs():
     inf = math.inf
     errors = {BASE: [1.0, 1.1, 1.2, 1.1], OTHER: [0.1, 0.1, inf, 0.1], THIRD: [0.8, 0.9, None, 0.95], "few": [0.1]}
-    found = judge(rows_of(errors), BASE)
+    found = rank_variants(rows_of(errors), BASE)
     assert found.seeds == (0, 1, 3)  # what all judged arms have
     assert arm(found, OTHER).note == "diverged with seed 2"
     assert arm(found, "few").note == "only 1 of 4 seeds finished"
     assert (arm(found, OTHER).probability_best, arm(found, "few").probability_best) == (0.0, 0.0)
     assert found.winner == THIRD
-    without_base = judge(rows_of({BASE: [inf] * 3, OTHER: [0.5, 0.6, 0.5], THIRD: [0.7, 0.9, 0.7]}), BASE)
+    without_base = rank_variants(rows_of({BASE: [inf] * 3, OTHER: [0.5, 0.6, 0.5], THIRD: [0.7, 0.9, 0.7]}), BASE)
     assert without_base.winner == OTHER
     assert math.isnan(arm(without_base, OTHER).delta)
-    assert judge([], BASE).winner is None
+    assert rank_variants([], BASE).winner is None
 
 
 def test_steps_until_the_base_is_reached():
@@ -158,7 +161,7 @@ def test_steps_until_the_base_is_reached():
     ]
     curves = {f"{BASE}-{s}": [(10, 3.0 + s), (20, 2.0 + s)] for s in (0, 1)}
     curves |= {f"{OTHER}-{s}": [(10, 2.0 + s), (20, 1.0 + s)] for s in (0, 1)}
-    found = judge(rows, BASE, curves)
+    found = rank_variants(rows, BASE, curves)
     assert (arm(found, BASE).steps_to_base, arm(found, BASE).seconds_to_base, arm(found, BASE).speed_up) == (20, 40, 1)
     assert (arm(found, OTHER).steps_to_base, arm(found, OTHER).seconds_to_base) == (10, 30)
     assert arm(found, OTHER).speed_up == pytest.approx(40 / 30)
@@ -172,26 +175,26 @@ def planned(seconds=0.01, workers=2, **changes):
 
 
 def test_arms_are_proposed_around_the_base_at_equal_cost():
-    arms = chosen_arms(question(base="w64-h4-L2"))
+    arms = chosen_variants(question(base="w64-h4-L2"))
     assert arms == ["w64-h4-L2", "w64-h1-L2", "w64-h2-L2", "w64-h8-L2", "w64-h16-L2"]
     base = price(find("w64-h4-L2").shape).parameters["body"]
-    many = chosen_arms(question(base="w64-h4-L2", vary=("heads", "qk_rank", "depth")))
-    assert len(many) == MOST_ARMS
+    many = chosen_variants(question(base="w64-h4-L2", vary=("heads", "qk_rank", "depth")))
+    assert len(many) == MOST_VARIANTS
     assert many[0] == "w64-h4-L2"
     for text in many:
         assert price(find(text).shape).parameters["body"] == pytest.approx(base, rel=0.01)
     cached = price(find(BASE).shape).kv_bytes_per_token
-    assert {price(find(s).shape).kv_bytes_per_token for s in chosen_arms(question(hold="kv"))} == {cached}
+    assert {price(find(s).shape).kv_bytes_per_token for s in chosen_variants(question(hold="kv"))} == {cached}
 
 
 def test_given_arms_are_taken_and_their_distance_is_said():
-    assert chosen_arms(question(arms=(OTHER, BASE, OTHER))) == [BASE, OTHER]
+    assert chosen_variants(question(arms=(OTHER, BASE, OTHER))) == [BASE, OTHER]
     plan = planned(arms=(OTHER, "w16-h4-L3"))
     assert verdict.difference(plan, "w16-h4-L3") == pytest.approx(0.5)
     assert any("w16-h4-L3" in line for line in verdict._unequal_costs(plan))
     for changes, said in (({"hold": "mood"}, "cannot hold"), ({"arms": (BASE,)}, "nothing to compare")):
         with pytest.raises(SpecError, match=said):
-            chosen_arms(question(**changes))
+            chosen_variants(question(**changes))
 
 
 def test_a_plan_fits_its_budget_and_no_longer_one_would():
@@ -200,7 +203,7 @@ def test_a_plan_fits_its_budget_and_no_longer_one_would():
     longer = plan.replace(arms=tuple(arm.replace(steps=arm.steps * 11 // 10) for arm in plan.arms))
     assert plan_seconds(longer, 2) > 600
     assert plan.seeds == 4
-    assert Plan(**json.loads(json.dumps(plan.model_dump()))) == plan
+    assert ComparisonPlan(**json.loads(json.dumps(plan.model_dump()))) == plan
 
 
 def test_a_large_budget_buys_steps_and_then_seeds():
@@ -214,10 +217,11 @@ def test_a_large_budget_buys_steps_and_then_seeds():
 
 
 def test_a_small_budget_says_the_least_that_would_do():
-    with pytest.raises(SpecError, match=r"too small: 200 steps and 3 seeds") as error:
+    with pytest.raises(BudgetError, match=r"too small: 200 steps and 3 seeds") as error:
         planned(budget=20.0)
-    least = str(error.value).split("--budget ")[1].split(",")[0]
-    assert planned(budget=read_budget(least)).arms[0].steps >= 200
+    least = error.value.least
+    assert (least.arms[0].steps, least.seeds) == (200, 3)
+    assert planned(budget=60 * math.ceil(plan_seconds(least, 2) / 60)).arms[0].steps >= 200
 
 
 def test_time_is_held_by_steps():
@@ -300,7 +304,7 @@ def test_rates_are_halved_arms_dropped_and_the_base_kept(plan):
     with Store(":memory:") as store:
         trainer = Invented(store)
         carry_out(plan, store, trainer)
-        found = answer(plan, store, trainer)
+        found = outcome_of(plan, store, trainer)
     lengths = {(run.steps, run.seed == TRIAL_SEED) for run in trainer.done}
     assert lengths == {(100, True), (200, True), (400, True), (800, False)}
     trials = [run for run in trainer.done if run.seed == TRIAL_SEED]
@@ -308,8 +312,8 @@ def test_rates_are_halved_arms_dropped_and_the_base_kept(plan):
     assert found.course.rates == {name: BEST_RATE[name] for name in (BASE, SHAPES[0], SHAPES[1])}
     assert set(found.course.dropped) == {SHAPES[2], SHAPES[3]}
     assert {run.seed for run in trainer.done if run.steps == 800} == {0, 1, 2, 3}
-    assert (found.answer.winner, found.answer.decided) == (SHAPES[0], True)
-    listed = verdict.arm_rows(found)
+    assert (found.ranking.winner, found.ranking.decided) == (SHAPES[0], True)
+    listed = verdict.variant_rows(found)
     assert [row["shape"] for row in listed] == [BASE, SHAPES[0], SHAPES[1], SHAPES[2], SHAPES[3]]
     assert listed[1]["delta"] == pytest.approx(-0.4)
     assert listed[3]["note"].startswith("dropped: validation error")
@@ -339,11 +343,11 @@ def test_runs_that_diverge_or_fail(plan):
     with Store(":memory:") as store:
         wild = Invented(store, {(SHAPES[0], 0.001), (SHAPES[1], 2)}, failing={SHAPES[3]})
         carry_out(plan, store, wild)
-        found = answer(plan, store, wild)
+        found = outcome_of(plan, store, wild)
         assert found.course.rates[SHAPES[0]] == 0.002
         assert found.course.dropped[SHAPES[3]] == "no learning rate came to an end"
-        assert arm(found.answer, SHAPES[1]).note == "diverged with seed 2"
-        assert found.answer.winner == SHAPES[0]
+        assert arm(found.ranking, SHAPES[1]).note == "diverged with seed 2"
+        assert found.ranking.winner == SHAPES[0]
         again = Invented(store)
         carry_out(plan, store, again)
         assert {run.shape for run in again.done} == {SHAPES[3]}  # what had failed is tried again
@@ -358,7 +362,7 @@ def test_one_rate_is_no_tuning_and_said_so():
     with Store(":memory:") as store:
         trainer = Invented(store)
         carry_out(plan, store, trainer)
-        found = answer(plan, store, trainer)
+        found = outcome_of(plan, store, trainer)
     assert len(trainer.done) == 2 * 3
     assert any("one learning rate" in line for line in verdict.confounds(found))
 
@@ -367,13 +371,13 @@ def test_the_command_to_do_it_again_and_what_would_decide(plan):
     with Store(":memory:") as store:
         trainer = Invented(store)
         carry_out(plan, store, trainer)
-        found = answer(plan, store, trainer)
+        found = outcome_of(plan, store, trainer)
     said = verdict.rerun(plan, ["headwise", "compare", "--task", "text:my file.txt"])
     assert "--task 'text:my file.txt'" in said
-    assert "--steps 800 --seeds 4 --rates 0.001,0.002,0.004,0.008" in said
+    assert "--steps 800 --seeds 4 --lr 0.001,0.002,0.004,0.008" in said
     assert verdict.settle(found, [], 2) is None
     errors = {BASE: [1.00, 1.10, 0.95, 1.02], SHAPES[0]: [0.97, 1.09, 0.99, 0.94]}
-    unclear = type(found)(plan, found.course, rows_of(errors), judge(rows_of(errors), BASE))
+    unclear = type(found)(plan, found.course, rows_of(errors), rank_variants(rows_of(errors), BASE))
     said = verdict.settle(unclear, ["headwise", "compare"], 2)
-    assert f"--seeds {unclear.answer.needed}" in said
+    assert f"--seeds {unclear.ranking.needed}" in said
     assert SHAPES[1] not in said

@@ -37,7 +37,7 @@ def test_suggestions_for_quality_keep_the_parameters_and_say_when_nothing_is_set
     assert {one["shape"] for one in found["suggestions"]} == shapes
     assert all(abs(one["parameters_difference"]) < 0.01 for one in found["suggestions"])
     assert {one["standing"] for one in found["suggestions"]} == {"untested"}
-    assert "does not settle" in found["answer"]
+    assert "does not resolve" in found["answer"]
     torn = suggestions(base, ModelOptions(), "quality", [judged("N1", "holds"), judged("L2", "holds")])
     assert next(one for one in torn["suggestions"] if one["shape"] == "w512-h4-L6")["standing"] == "disputed"
     assert "No move" in suggestions(find("w7-h7-m7").shape, ModelOptions(), "quality", [])["answer"]

@@ -1,6 +1,6 @@
 """A small question about shapes."""
 
-from headwise.comparison.plan import Question
+from headwise.comparison.question import Question
 from headwise.options import ModelOptions
 
 BASE, OTHER, THIRD = "w16-h4-L2", "w16-h2-L2", "w16-h1-L2"

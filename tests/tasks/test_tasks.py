@@ -92,7 +92,7 @@ def test_a_run_is_interrupted_and_resumed_without_a_trace(task, tmp_path, monkey
     run = Run(**spec, recipe=Recipe(batch=4, learning_rate=0.001), steps=4, evaluations=1)
     counts = iter(range(1, 100))
     for name in ("TEST_SAMPLES", "VALIDATION_SAMPLES"):
-        monkeypatch.setattr(f"headwise.training.loop.{name}", 8)
+        monkeypatch.setattr(f"headwise.training.evaluation.{name}", 8)
     monkeypatch.setattr(type(task), "samples", lambda self, stream: 8)  # whole test sets are not what is tested here
     whole = train(run)
     with pytest.raises(Interrupted):

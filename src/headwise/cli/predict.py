@@ -1,11 +1,11 @@
-"""The command that asks the law: what a shape would come to, before it is trained."""
+"""The command that asks the fitted scaling law: the loss a shape is predicted to end at, before it is trained."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, open_store, print_json
+from headwise.cli.terminal import AsJson, StorePath, show_or_json
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,35 +21,9 @@ def predict(
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """The loss a shape would come to, with its interval, and where the law must not be trusted."""
-    from headwise.known import find
-    from headwise.ledger.law import families_left_out
-    from headwise.ledger.statistics import LEVEL
-    from headwise.ledger.study import study_rows
-    from headwise.report.tables import show
-    from headwise.spec import SpecError
-    from headwise.studies.predict_the_trade import STUDY, law_of
+    """The predicted final loss of a shape, with its interval, and where not to trust it."""
+    import headwise
+    from headwise.report.predict import prediction_lines
 
-    if task != "text":
-        told = "headwise compare measures shapes on any task"
-        raise SpecError(f"the law is fitted to runs of text, on the data that they had, and not of '{task}'; {told}")
-    asked = find(shape).shape
-    with open_store(store, from_) as held:
-        law = law_of(lambda preset: study_rows(STUDY, preset, held))
-    if law is None:
-        told = "headwise study run predict-the-trade --preset laptop makes them"
-        raise SpecError(f"there are no runs here that a law could be fitted to; {told}")
-    found, families = law.predict(asked, steps), families_left_out(law.points)
-    if as_json:
-        about: dict[str, Any] = {"shape": str(asked), "task": task, "steps": steps, "loss": found.value}
-        about |= {**found.as_dict(), "level": LEVEL, "points": len(law.points), "families_left_out": families}
-        return print_json(about)
-    show(f"[bold]{found.value:.3f} bits a byte[/bold] ({found.low:.3f} to {found.high:.3f}, {LEVEL:.0%} of new shapes)")
-    for told in found.outside:
-        show(f"[bold red]not to be trusted:[/] {told}")
-    if not found.outside:
-        show("within the runs that the law was fitted to")
-    if families:
-        worst = max(families, key=lambda name: families[name])
-        told = f"{len(law.points)} shapes; of a family it never saw it errs by up to {families[worst]:.1%} ({worst})"
-        show(f"[dim]law of {told}[/dim]")
+    predicted = headwise.predict(shape, steps, task=task, store=store, results=from_)
+    show_or_json(predicted, as_json, prediction_lines)

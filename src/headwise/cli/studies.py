@@ -1,19 +1,14 @@
 """The commands about runs: studies, claims, what the store holds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, open_store, print_json
-
-if TYPE_CHECKING:
-    from headwise.ledger.study import Study
+from headwise.cli.terminal import AsJson, StorePath, print_json, show_or_json, watched
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: runs, a chart and verdicts.")
 runs_app = typer.Typer(no_args_is_help=False, invoke_without_command=True, help="What the store holds.")
-
-Preset = Annotated[str, typer.Option(help="smoke, laptop or paper.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,43 +25,33 @@ def add_to(app: typer.Typer) -> None:
 @study_app.command("list", epilog="Example: headwise study list")
 def study_list(as_json: AsJson = False) -> None:
     """The studies there are."""
-    from headwise.studies import load_all
+    import headwise
+    from headwise.report.studies import study_lines
 
-    found = [
-        {"name": s.name, "about": s.about.strip().splitlines()[0], "claims": [claim.id for claim in s.claims]}
-        for s in load_all()
-    ]
-    if as_json:
-        return print_json(found)
-    for study in found:
-        typer.echo(f"{study['name']:16} {study['about']} ({', '.join(study['claims'])})")
+    show_or_json(headwise.list_studies(), as_json, study_lines)
 
 
 @study_app.command("show", epilog="Example: headwise study show rank-cliff")
 def study_show(name: str, as_json: AsJson = False) -> None:
     """What a study asks, and what each preset would run."""
-    from headwise.studies import load
+    import headwise
+    from headwise.report.studies import study_card
 
-    study = load(name)
-    presets = {at: {"runs": len(study.of(at)), **preset.model_dump()} for at, preset in study.presets.items()}
-    if as_json:
-        return print_json({"name": name, "about": study.about, "presets": presets})
-    typer.echo(study.about.strip() + "\n")
-    for preset, settings in presets.items():
-        told = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "grid")
-        typer.echo(f"{preset:8} {told}")
+    show_or_json(headwise.describe_study(name), as_json, study_card)
 
 
 @study_app.command("run", epilog="Example: headwise study run rank-cliff --preset laptop")
 def study_run(
-    name: Annotated[str, typer.Argument(help="A study; see headwise study list.", show_default=False)],
-    preset: Preset = "laptop",
+    name: Annotated[
+        str, typer.Argument(help="A study (headwise study list), or a .py file of your own.", show_default=False)
+    ],
+    preset: Annotated[str, typer.Option(help="smoke, laptop or paper.")] = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="TASK=PLACE, for tasks that read data.", show_default="the tasks' own")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes.", show_default="one a core")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes.", show_default="one per core")] = 0,
     shard: Annotated[str | None, typer.Option(help="Part i/n of the runs.", show_default="from a Slurm array")] = None,
     ray: Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -77,100 +62,29 @@ def study_run(
     as_json: AsJson = False,
 ) -> None:
     """Do a study's runs that the store lacks, draw its chart, judge its claims."""
-    from headwise.ledger.judge import judge_all
-    from headwise.ledger.study import stages, study_rows
-    from headwise.report.live import live_sweep
-    from headwise.studies import load
-    from headwise.sweep.drive import conduct
-    from headwise.sweep.plan import Stopped, Summary, make_plan, read_shard
-    from headwise.sweep.price import price
-    from headwise.sweep.resolve import fitted, resolve
-    from headwise.sweep.tracking import tracker
+    import headwise
+    from headwise.report.studies import price_lines, result_lines
 
-    study, part, execution, sources = load(name), read_shard(shard), resolve(device, precision), _sources(data)
-    summary = Summary()
-    with open_store(store) as held:
-        if dry_run:
-            cells = study.trials(preset) + study.of(preset)
-            plan = make_plan(fitted([cell.run for cell in cells], execution, held, sources), held, part)
-            return _show_price(price(plan, workers or _cores()), as_json)
-        for runs in stages(study, preset, held, execution, sources):
-            plan = make_plan(runs, held, part)
-            try:
-                with live_sweep(list(plan.todo)) as watch, tracker(track, name, watch) as watching:
-                    summary += conduct(
-                        runs,
-                        held,
-                        folder=held.files,
-                        workers=workers,
-                        watch=watching,
-                        shard=part,
-                        ray_address=ray,
-                        keep_weights=keep_weights or study.keep_weights,
-                    )
-            except Stopped as stopped:
-                summary += stopped.summary
-                break
-        judgements, rows = judge_all(study, held), study_rows(study, preset, held)
-    chart = _draw(study, rows, preset, out) if rows or not summary.planned else None
-    beside = study.against_published(rows) if study.against_published else []
-    _tell(study, preset, summary.as_dict(), judgements, chart, beside, as_json)
-    if summary.failed or summary.stopped:
-        raise typer.Exit(130 if summary.stopped else 1)
+    settings: dict[str, Any] = {"store": store, "data": _sources(data), "workers": workers, "shard": shard}
+    settings |= {"device": device, "precision": precision}
+    if dry_run:
+        return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
+    settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
+    result = headwise.run_study(name, preset, out=out or Path(f"headwise-{Path(name).stem}"), **settings)
+    show_or_json(result, as_json, result_lines)
+    if result.summary.failed:
+        raise typer.Exit(1)
 
 
 def _sources(data: list[str] | None) -> dict[str, str]:
     """Where tasks find their data, from TASK=PLACE."""
     from headwise.spec import SpecError
 
-    found = dict(pair.partition("=")[::2] for pair in data or [])
-    for task, place in found.items():
+    sources = dict(pair.partition("=")[::2] for pair in data or [])
+    for task, place in sources.items():
         if not place:
             raise SpecError(f"--data {task} names no place; write it as in --data text=stories.txt")
-    return found
-
-
-def _draw(study: "Study", rows: Any, preset: str, out: Path | None) -> str:
-    from headwise.charts.grammar import save
-
-    folder = out or Path(f"headwise-{study.name}")
-    return str(save(study.chart(rows, preset), folder, f"{study.name}-{preset}")[0])
-
-
-def _tell(
-    study: Any,
-    preset: str,
-    counts: dict[str, int],
-    judgements: Any,
-    chart: str | None,
-    beside: list[dict[str, float]],
-    as_json: bool,
-) -> None:
-    if as_json:
-        claims = [judgement.as_dict() for judgement in judgements]
-        document = {"study": study.name, "preset": preset, "runs": counts, "claims": claims, "chart": chart}
-        return print_json(document | {"published": beside})
-    from headwise.report.ledger import ledger
-    from headwise.report.tables import published_table, show
-
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    show(f"{study.name} ({preset}): {told}", "", *ledger(judgements))
-    if beside:
-        show("", published_table(beside))
-    if chart:
-        show(f"Chart: {chart}, and .svg, .pdf, .html beside it")
-
-
-def _show_price(found: Any, as_json: bool) -> None:
-    if as_json:
-        return print_json(vars(found))
-    from headwise.report.tables import short as text
-    from headwise.report.tables import show
-
-    minutes = found.seconds / 60
-    show(f"{found.runs} runs to do, {found.found} already in the store")
-    show(f"{text(found.parameters)} parameters in all, {text(found.flops, 'FLOP')}")
-    show(f"about {minutes:.0f} minutes on {found.workers} processes of this machine, from a few steps measured now")
+    return sources
 
 
 # ---- claims --------------------------------------------------------------------------------------------------------
@@ -180,31 +94,20 @@ def claims(
     source: Annotated[
         str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
     ] = "",
+    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: my_study.py.")] = None,
     from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
-    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
     """The ledger: what the papers claim, and what the runs say."""
-    from headwise.ledger.certify import check
-    from headwise.ledger.judge import asked_for, judge_all, ledger_order
+    import headwise
     from headwise.report.ledger import certificate, ledger
-    from headwise.report.tables import show
-    from headwise.studies import load_all
 
-    studies = load_all(study or ())
-    wanted = {claim.id for claim in asked_for(source, (claim for study in studies for claim in study.claims))}
-    with open_store(store, from_) as held:
-        asked = [study for study in studies if any(claim.id in wanted for claim in study.claims)]
-        found = sorted((judgement for study in asked for judgement in judge_all(study, held)), key=ledger_order)
-        checked = check(held.runs(status="done", task="nearest-neighbor"))
-    found = [judgement for judgement in found if judgement.claim.id in wanted]
-    if as_json:
-        print_json([judgement.as_dict() for judgement in found])
-    else:
-        show(*ledger(found), "", *certificate(checked))
-    if wrong := [run for run in checked if run.violates]:
-        typer.echo(f"headwise: below what is certified: {', '.join(run.key for run in wrong)}", err=True)
+    found = headwise.claims(source, store=store, results=from_, studies=study or ())
+    show_or_json(found, as_json, lambda whole: (*ledger(whole), "", *certificate(whole.certified)))
+    if found.violations:
+        keys = ", ".join(run.key for run in found.violations)
+        typer.echo(f"headwise: below what is certified: {keys}", err=True)
         raise typer.Exit(1)
 
 
@@ -222,15 +125,10 @@ def runs_list(
     """List and filter runs; show one; merge other stores."""
     if context.invoked_subcommand:
         return
+    import headwise
     from headwise.report.runs import runs_table
-    from headwise.report.tables import show
 
-    with open_store(store) as held:
-        found = list(held.runs(status=status or None, task=task or None))
-    if as_json:
-        rows = [{**run.model_dump(), **result.as_dict()} for run, result in found]
-        return print_json(rows)
-    show(runs_table(found))
+    show_or_json(headwise.runs(store, status=status, task=task), as_json, lambda found: [runs_table(found)])
 
 
 @runs_app.command("show", epilog="Example: headwise runs show 82cd05")
@@ -240,40 +138,26 @@ def runs_show(
     as_json: AsJson = False,
 ) -> None:
     """One run: its spec, environment, numbers, and the command to do it again."""
+    import headwise
     from headwise.report.runs import run_card
-    from headwise.report.tables import show
-    from headwise.spec import SpecError
 
-    with open_store(store) as held:
-        found = held.get(key)
-    if found is None:
-        raise SpecError(f"no run {key} in this store; headwise runs lists them")
-    run, result = found
-    if as_json:
-        return print_json({**run.model_dump(), **result.as_dict()})
-    show(*run_card(run, result, result.curve))
+    show_or_json(headwise.find_run(key, store), as_json, run_card)
 
 
 @runs_app.command("merge", epilog="Example: headwise runs merge shard-0.db shard-1.db results/")
 def runs_merge(files: list[Path], store: StorePath = None, as_json: AsJson = False) -> None:
     """Join other stores, or exported Parquet files, into this one by key."""
-    with open_store(store) as held:
-        merged = held.merge(files)
-    if as_json:
-        return print_json(vars(merged))
-    typer.echo(", ".join(f"{count} {what}" for what, count in vars(merged).items()))
+    import headwise
+
+    merged = vars(headwise.merge_runs(files, store))
+    print_json(merged) if as_json else typer.echo(", ".join(f"{count} {what}" for what, count in merged.items()))
 
 
 def export(
     path: Annotated[Path, typer.Argument(help="A .parquet or .csv file to write.")], store: StorePath = None
 ) -> None:
     """Write the store's runs as Parquet (whole) or CSV (a table)."""
-    with open_store(store) as held:
-        held.export(path)
+    import headwise
+
+    headwise.export_runs(path, store)
     typer.echo(f"wrote {path}")
-
-
-def _cores() -> int:
-    from headwise.sweep.local import usable_cores
-
-    return usable_cores()

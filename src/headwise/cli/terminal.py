@@ -1,18 +1,32 @@
-"""What the commands share: options, JSON on standard output, and where results are."""
+"""What the commands share: options, a result as a table or as JSON, progress, and where results are."""
 
 import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from headwise.store.store import Store
+    from headwise.shown import Shown
+    from headwise.sweep.plan import Watch
+    from headwise.training.run import Run
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
 StorePath = Annotated[
     Path | None, typer.Option("--store", help="Results file.", show_default="HEADWISE_STORE, else your data folder")
 ]
+Result = TypeVar("Result", bound="Shown")
+
+
+def show_or_json(result: Result, as_json: bool, render: Callable[[Result], Iterable[Any]]) -> None:
+    """A result on standard output: one JSON document, or what `render` makes of it."""
+    if as_json:
+        return typer.echo(result.to_json())
+    from headwise.report.tables import show
+
+    show(*render(result))
 
 
 def print_json(document: Any) -> None:
@@ -20,6 +34,36 @@ def print_json(document: Any) -> None:
     from headwise.shown import finite
 
     typer.echo(json.dumps(finite(document), indent=2, allow_nan=False))
+
+
+def listed(text: str) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+@contextmanager
+def watched(runs: "list[Run]", stage: str) -> "Iterator[Watch]":
+    """Progress bars on standard error, under the name of the stage."""
+    from headwise.report.live import live_sweep
+
+    if stage:
+        typer.echo(stage, err=True)
+    with live_sweep(runs) as watch:
+        yield watch
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    console.print(what, highlight=False)
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("left:"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def bar(what: str) -> Any:
@@ -31,9 +75,3 @@ def bar(what: str) -> Any:
 
     screen = Console(stderr=True)
     return partial(track, description=what, console=screen, transient=True, disable=not screen.is_terminal)
-
-
-def open_store(path: Path | None, parquet: Path | None = None) -> "Store":
-    from headwise.store.store import Store, default_path
-
-    return Store.from_parquet(parquet) if parquet else Store(path or default_path())

@@ -1,4 +1,4 @@
-"""Runs of somebody's own trainer: a command for each arm, learning rate and seed, or a table of finished runs.
+"""Runs of somebody's own trainer: a command for each variant, learning rate and seed, or a table of finished runs.
 
 A command names what it wants in braces, as in 'python train.py --heads {heads} --lr {lr} --seed {seed}', and writes a
 JSON file with its number: {"metric": 2.31}, smaller being better. It may also write `validation_metric` (what learning
@@ -32,7 +32,7 @@ WORD = re.compile(r"(?<![\w$])\{(\w+)\}")  # not a shell's ${variable}
 KEPT_OUTPUT = 2000  # characters of what a failed command printed
 
 
-def trainer(command: str, metric_json: str, metric: str) -> dict[str, str]:
+def command_task(command: str, metric_json: str, metric: str) -> dict[str, str]:
     """Somebody's trainer as the task of a run."""
     if not metric_json:
         raise SpecError("--command needs --metric-json: the file in which your trainer writes its number")
@@ -43,7 +43,7 @@ def trainer(command: str, metric_json: str, metric: str) -> dict[str, str]:
     if "seed" not in asked:
         raise SpecError("the command has no {seed}: without seeds there is nothing to tell chance from an effect by")
     if not asked & {"shape", *SIZES}:
-        raise SpecError("the command names no size, such as {heads}, {qk_rank} or {shape}: all arms would be the same")
+        raise SpecError("the command names no size, such as {heads} or {shape}: all variants would be the same")
     return {"name": NAME, "command": command, "metric_json": metric_json, "metric": metric}
 
 
@@ -56,7 +56,7 @@ def fill(text: str, run: Run) -> str:
     return WORD.sub(lambda found: str(values[found[1]]), text)
 
 
-class Theirs:
+class CommandTrainer:
     """Somebody's trainer, as a comparison uses it."""
 
     workers = 1
@@ -101,7 +101,7 @@ def execute(run: Run) -> RunResult:
         done = subprocess.run(command, shell=True, stdout=printed, stderr=subprocess.STDOUT)
         seconds = time.perf_counter() - start
         printed.seek(0)
-        said = printed.read()[-KEPT_OUTPUT:]
+        printed_last = printed.read()[-KEPT_OUTPUT:]
     try:
         if done.returncode:
             raise ValueError(f"exit code {done.returncode}")
@@ -109,7 +109,7 @@ def execute(run: Run) -> RunResult:
             raise ValueError(f"it wrote no {file}")
         return _result(run, seconds, json.loads(file.read_text()))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return RunResult(run.key, "failed", seconds=seconds, message=f"{said}\n{command}: {error}")
+        return RunResult(run.key, "failed", seconds=seconds, message=f"{printed_last}\n{command}: {error}")
 
 
 def _result(run: Run, seconds: float, found: dict[str, Any]) -> RunResult:
@@ -162,7 +162,7 @@ def _row(line: dict[str, Any], metric: str) -> Row:
 
 
 def sizes_of(arm: str) -> dict[str, Any]:
-    """Of an arm that is named by its shape; nothing where it has another name."""
+    """Of a variant that is named by its shape; nothing where it has another name."""
     try:
         shape = ModelShape.parse(arm)
     except SpecError:

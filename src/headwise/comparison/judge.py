@@ -1,9 +1,9 @@
-"""Which arm is best, from finished runs: a pure function of rows.
+"""Which variant is best, from finished runs: a pure function of rows.
 
-The model is the textbook one for paired runs (randomised blocks): error = arm + seed + noise, the noise alike in every
-arm. Seeds cancel because every arm ran all of them. Under a flat prior the arms' means then follow a multivariate t
-with (arms − 1)(seeds − 1) degrees of freedom around what was measured: intervals against the base and the probability
-of being best are both read off it, the first corrected for the number of arms. No torch here.
+The model is the textbook one for paired runs (randomised blocks): error = variant + seed + noise, the noise alike in
+every variant. Seeds cancel because every variant ran all of them. Under a flat prior the variants' means then follow a
+multivariate t with (variants − 1)(seeds − 1) degrees of freedom around what was measured: intervals against the base
+and the probability of being best are both read off it, the first corrected for the number of variants. No torch here.
 """
 
 import math
@@ -15,16 +15,16 @@ from typing import Any
 from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, mean_interval, t_quantile
 from headwise.store.rows import Row
 
-DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two arms that are equal, wrong in 1 of 20 cases
+DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two variants that are equal, wrong in 1 of 20 cases
 DRAWS, DRAWN_FROM = 200_000, 0  # of the posterior, and the seed of its random numbers
-MOST_SEEDS = 100  # arms that more would be needed for are as good as equal
+MOST_SEEDS = 100  # variants that more would be needed for are as good as equal
 
 Curve = list[tuple[int, float]]  # steps and validation errors
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One arm's numbers; NaN where there are none, and then `note` says why."""
+    """One variant's numbers; NaN where there are none, and then `note` says why."""
 
     arm: str
     seeds: int
@@ -42,22 +42,22 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """`winner` is the arm with the least error; whether that is more than chance, `decided` says."""
+class Ranking:
+    """`winner` is the variant with the least error; whether that is more than chance, `decided` says."""
 
     base: str
     arms: tuple[Judged, ...]
-    seeds: tuple[int, ...]  # those that were compared: every judged arm has them
+    seeds: tuple[int, ...]  # those that were compared: every judged variant has them
     winner: str | None = None
     probability_best: float = math.nan
     decided: bool = False
-    contenders: tuple[str, ...] = ()  # arms that may still be the best
+    contenders: tuple[str, ...] = ()  # variants that may still be the best
     needed: int | None = None  # paired seeds that would decide between them; None where no reasonable number would
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Errors of the judged arms, by arm and then by seed."""
+    """Errors of the judged variants, by variant and then by seed."""
 
     seeds: tuple[int, ...] = ()
     errors: dict[str, list[float]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Table:
         return (len(self.errors) - 1) * (len(self.seeds) - 1)
 
     def residuals(self) -> dict[str, list[float]]:
-        """What neither the arm nor the seed explains."""
+        """What neither the variant nor the seed explains."""
         of_arm, of_seed = self.means, [mean(column) for column in zip(*self.errors.values(), strict=True)]
         whole = mean(of_seed)
         return {
@@ -85,7 +85,7 @@ class _Table:
         return sum(r * r for one in self.residuals().values() for r in one) / self.freedom
 
 
-def judge(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = None) -> Answer:
+def rank_variants(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = None) -> Ranking:
     """Rows have an `arm` in their cell and an `error`, which is infinite where the run diverged.
 
     `curves` are validation curves by a row's key: what the steps to reach the base's loss are read off.
@@ -97,7 +97,7 @@ def judge(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = N
     judged = {arm: found for arm, found in arms.items() if arm not in notes}
     seeds = tuple(sorted(set.intersection(*(set(found) for found in judged.values())))) if judged else ()
     table = _Table(seeds, {arm: [found[seed].metrics["error"] for seed in seeds] for arm, found in judged.items()})
-    notes |= {arm: "its seeds are not those of the other arms" for arm in judged if not seeds}
+    notes |= {arm: "its seeds are not those of the other variants" for arm in judged if not seeds}
     chances = probabilities_best(table.errors) if len(seeds) > 1 else {}
     reached = _reached({arm: [found[seed] for seed in seeds] for arm, found in judged.items()}, base, curves or {})
     numbers = [
@@ -113,11 +113,11 @@ def judge(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = N
         )
         for arm in arms
     ]
-    return _decide(Answer(base, tuple(numbers), seeds), table, chances)
+    return _decide(Ranking(base, tuple(numbers), seeds), table, chances)
 
 
 def _excluded(arms: dict[str, dict[int, Row]]) -> dict[str, str]:
-    """Arms that cannot be judged, and why: nothing finished, something diverged, or too few seeds to pair."""
+    """Variants that cannot be judged, and why: nothing finished, something diverged, or too few seeds to pair."""
     notes = {}
     most = max(len(found) for found in arms.values())
     for arm, found in arms.items():
@@ -139,7 +139,7 @@ def spread(values: list[float], level: float) -> tuple[float, float, float]:
 
 
 def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
-    """Against the base, the seeds cancelled; the level is divided among the arms that are compared with it."""
+    """Against the base, the seeds cancelled; the level is divided among the variants that are compared with it."""
     if base not in table.errors:
         return math.nan, math.nan, math.nan
     if arm == base:
@@ -153,7 +153,7 @@ def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
 
 
 def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:
-    """Each arm's share of the posterior's draws in which its mean is the least; the same numbers every time."""
+    """Each variant's share of the posterior's draws in which its mean is the least; the same numbers every time."""
     if len(errors) < 2:
         return dict.fromkeys(errors, 1.0)
     import numpy as np
@@ -168,21 +168,21 @@ def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:
     return dict(zip(errors, map(float, shares), strict=True))
 
 
-def _decide(answer: Answer, table: _Table, chances: dict[str, float]) -> Answer:
+def _decide(ranking: Ranking, table: _Table, chances: dict[str, float]) -> Ranking:
     if not chances:
-        return answer
+        return ranking
     winner = min(table.means, key=lambda arm: table.means[arm])
     decided = len(chances) > 1 and chances[winner] >= DECIDED
     contenders = tuple(arm for arm, chance in chances.items() if arm == winner or chance > 1 - DECIDED)
     needed = None if decided or len(chances) < 2 else seeds_needed(table.errors)
-    said: dict[str, Any] = {"winner": winner, "probability_best": chances[winner], "decided": decided}
-    return replace(answer, **said, contenders=contenders, needed=needed)
+    outcome: dict[str, Any] = {"winner": winner, "probability_best": chances[winner], "decided": decided}
+    return replace(ranking, **outcome, contenders=contenders, needed=needed)
 
 
 def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
-    """Paired seeds with which the best arm would be so with enough probability, if gaps and noise stay what they are.
+    """Paired seeds with which the best variant would be decided, if gaps and noise stay what they are.
 
-    The chances of the other arms add up to more than theirs together, so the number is on the safe side.
+    The chances of the other variants add up to more than theirs together, so the number is on the safe side.
     """
     from scipy.special import stdtr
 
@@ -197,13 +197,13 @@ def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
     return None
 
 
-# ---- how soon an arm is where the base ends ------------------------------------------------------------------------
+# ---- how soon a variant is where the base ends ---------------------------------------------------------------------
 
 
 def _reached(
     arms: dict[str, list[Row]], base: str, curves: Mapping[str, Curve]
 ) -> dict[str, tuple[float, float, float]]:
-    """Steps and seconds until the mean curve of an arm is down at the base's last point, and the speed-up that makes.
+    """Steps and seconds until a variant's mean curve is down at the base's last point, and the speed-up that makes.
 
     Validation curves, and so comparable with each other, not with the reported error.
     """

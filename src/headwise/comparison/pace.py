@@ -1,16 +1,17 @@
-"""What a comparison would take here, and how long and how often its arms can train within a budget.
+"""What a comparison would take here, and how long and how often its variants can train within a budget.
 
-Time is measured on the arms themselves: a few training steps of each on the task, in as many processes as will work, so
-that they slow each other as they will. Evaluation is counted as forward passes, a third of a step each. No torch here.
+Time is measured on the variants themselves: a few training steps of each on the task, in as many processes as will
+work, so that they slow each other as they will. Evaluation is counted as forward passes, a third of a step each. No
+torch here.
 """
 
 import heapq
 import math
-import re
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from headwise.comparison.plan import Arm, Plan, Question, chosen_arms, still_in
+from headwise.comparison.plan import Arm, ComparisonPlan, still_in
+from headwise.comparison.question import Question, chosen_variants
 from headwise.spec import SpecError
 from headwise.training.run import Recipe, Run
 
@@ -23,22 +24,7 @@ MARGIN = 1.1  # a machine may be busier later than it was when steps were measur
 START_SECONDS = 3.0  # processes, at the beginning of each stage
 
 
-def read_budget(text: str) -> float:
-    """'90s', '30m', '2h' or '1h30m' in seconds; a bare number is minutes."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+|\d+(\.\d+)?", text):
-        raise SpecError(f"cannot read the budget '{text}'; write 90s, 30m, 2h or 1h30m")
-    parts = re.findall(r"([\d.]+)([smh]?)", text)
-    return sum(float(number) * units[unit or "m"] for number, unit in parts)
-
-
-def allowed(budget: str, steps: int, seeds: int) -> float:
-    """Seconds a question has; where it fixes steps and seeds, the budget has no say, and is not part of it."""
-    seconds = read_budget(budget)
-    return 0.0 if steps and seeds else seconds
-
-
-def told(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     """A time for people."""
     if seconds < 120:
         return f"{math.ceil(seconds)} seconds"
@@ -48,7 +34,7 @@ def told(seconds: float) -> str:
 # ---- measuring -----------------------------------------------------------------------------------------------------
 
 
-def measure(runs: list[Run], workers: int) -> list[float]:
+def measure_steps(runs: list[Run], workers: int) -> list[float]:
     """Seconds of a training step of each run, with all workers busy."""
     from concurrent.futures import ProcessPoolExecutor
 
@@ -74,19 +60,19 @@ def step_seconds(run: Run) -> float:
         result = train(run.replace(steps=MANY, evaluations=1), should_stop=enough)
     except Interrupted:
         return (times[-1] - times[0]) / (len(times) - 1)
-    said = result.message.strip().splitlines()[-1]
-    raise SpecError(f"{run.shape} cannot be trained on {run.task['name']}: {said}")
+    last = result.message.strip().splitlines()[-1]
+    raise SpecError(f"{run.shape} cannot be trained on {run.task['name']}: {last}")
 
 
 # ---- pricing -------------------------------------------------------------------------------------------------------
 
 
-def run_seconds(plan: Plan, arm: Arm, run: Run) -> float:
+def run_seconds(plan: ComparisonPlan, arm: Arm, run: Run) -> float:
     return arm.step_seconds * plan.step_units(run, test=True)
 
 
-def plan_seconds(plan: Plan, workers: int) -> float:
-    """At most, if the arms stay as fast as they were: the slowest survive every round of trials."""
+def plan_seconds(plan: ComparisonPlan, workers: int) -> float:
+    """At most, if the variants stay as fast as they were: the slowest survive every round of trials."""
     slow = sorted(plan.arms[1:], key=lambda arm: arm.step_seconds * arm.steps, reverse=True)
     arms, rates, total = [plan.arms[0], *slow], len(plan.rates), 0.0
     for divisor in plan.rungs:
@@ -108,12 +94,20 @@ def makespan(seconds: Iterable[float], workers: int) -> float:
 # ---- drawing up a plan ---------------------------------------------------------------------------------------------
 
 
-def draw_up(question: Question, workers: int, time_of: Callable[[list[Run]], list[float]]) -> Plan:
+class BudgetError(SpecError):
+    """A budget that is too small; `least` is the shortest plan that makes sense."""
+
+    def __init__(self, message: str, least: ComparisonPlan) -> None:
+        super().__init__(message)
+        self.least = least
+
+
+def draw_up(question: Question, workers: int, time_of: Callable[[list[Run]], list[float]]) -> ComparisonPlan:
     """As many steps as fit the budget, and more seeds where time is left.
 
-    `time_of` gives the seconds of a step for each arm, from the first run that will be done of it.
+    `time_of` gives the seconds of a step for each variant, from the first run that will be done of it.
     """
-    shapes = chosen_arms(question)
+    shapes = chosen_variants(question)
     first = _plan(question, [(shape, 0.0) for shape in shapes], max(question.steps, 1), 1)
     rate, rungs = question.rates[0], first.rungs
     times = time_of([first.trial(arm, rate, rungs[0]) if rungs else first.final(arm, rate, 0) for arm in first.arms])
@@ -124,21 +118,25 @@ def draw_up(question: Question, workers: int, time_of: Callable[[list[Run]], lis
 
     if question.steps and question.seeds:
         return _plan(question, timed, question.steps, question.seeds)
+    least = question.steps or LEAST_STEPS, question.seeds or LEAST_SEEDS
+    if cost(*least) > question.budget:
+        raise BudgetError(_too_small(question, *least, cost(*least)), _plan(question, timed, *least))
     steps, seeds = _fitting(question, cost)
     return _plan(question, timed, steps, seeds)
 
 
+def _too_small(question: Question, steps: int, seeds: int, needed: float) -> str:
+    return (
+        f"a budget of {in_words(question.budget)} is too small: {steps} steps and {seeds} seeds take "
+        f"{in_words(needed)} here; give --budget {math.ceil(needed / 60)}m, fewer --arms or a smaller task"
+    )
+
+
 def _fitting(question: Question, cost: Callable[[int, int], float]) -> tuple[int, int]:
-    least = question.steps or LEAST_STEPS
-    for seeds in [question.seeds] if question.seeds else [USUAL_SEEDS, LEAST_SEEDS]:
-        if cost(least, seeds) <= question.budget:
-            break
-    else:
-        needed = cost(least, question.seeds or LEAST_SEEDS)
-        raise SpecError(
-            f"a budget of {told(question.budget)} is too small: {least} steps and {question.seeds or LEAST_SEEDS} "
-            f"seeds take {told(needed)} here; give --budget {math.ceil(needed / 60)}m, fewer --arms or a smaller task"
-        )
+    """Steps and seeds that fit; the least that make sense do."""
+    least, seeds = question.steps or LEAST_STEPS, question.seeds or LEAST_SEEDS
+    if not question.seeds and cost(least, USUAL_SEEDS) <= question.budget:
+        seeds = USUAL_SEEDS
     steps = question.steps or _most(lambda n: cost(n, seeds) <= question.budget, LEAST_STEPS, MOST_STEPS)
     steps = steps if question.steps else _rounded(steps)
     if not question.seeds and (question.steps or steps == MOST_STEPS):
@@ -160,7 +158,7 @@ def _rounded(steps: int) -> int:
     return steps - steps % unit
 
 
-def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds: int) -> Plan:
+def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds: int) -> ComparisonPlan:
     base = timed[0][1]
     scale = question.hold == "time" and base > 0
     arms = tuple(
@@ -169,7 +167,9 @@ def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds:
     )
     recipe = Recipe(learning_rate=question.rates[0], batch=question.batch, warm_up=0.1, clip=1.0)
     fields = {name: getattr(question, name) for name in ("task", "options", "tokens", "held_out", "hold", "execution")}
-    return Plan(**fields, recipe=recipe, arms=arms, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds)
+    return ComparisonPlan(
+        **fields, recipe=recipe, arms=arms, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds
+    )
 
 
 def _rungs(question: Question, steps: int) -> tuple[int, ...]:

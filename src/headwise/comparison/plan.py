@@ -1,11 +1,9 @@
-"""A comparison before and between its runs: what is asked, which arms, what will be done, and how far it is.
+"""A comparison before and between its runs: what will be done, and how far it is.
 
-Pure functions: `chosen_arms` of the question, `follow` of the plan and the results there are. Trials of learning rates
-are whole schedules of fewer steps, with a seed that is judged nowhere. No torch here.
+`follow` is a pure function of the plan and the results there are. Trials of learning rates are whole schedules of fewer
+steps, with a seed that is judged nowhere. No torch here.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,60 +19,29 @@ from headwise.cost import (
     sequence_length,
     training_flops,
 )
-from headwise.known import find
 from headwise.options import ModelOptions
-from headwise.search import AXES, candidates, equal_cost, starting_point
 from headwise.shape import ModelShape
 from headwise.spec import JsonSpec, SpecError
 from headwise.store.rows import TRIAL_SEED, Cell
 from headwise.training.run import Execution, Recipe, Run, RunResult
 
-HOLDS = ("params", "flops", "kv", "time")
-RATES = (0.002, 0.004, 0.008, 0.016, 0.032)
-BATCH = 16
-MOST_ARMS = 6  # that are proposed, with the base
-AROUND = 4.0  # proposed sizes are within this factor of the base's
-FINALISTS = 3  # at least, with the base, where there are so many arms
+FINALISTS = 3  # at least, with the base, where there are so many variants
 EVALUATIONS = 5  # of a finalist's validation curve
 NEAR = 0.01  # costs closer than this are called equal
 
 Found = Callable[[list[Run]], Sequence[RunResult | None]]
 
 
-class Question(JsonSpec):
-    """What is asked. Zero steps or seeds: as many as fit the budget."""
-
-    task: dict[str, Any] = Field(description="name and options of the task, or of somebody's own trainer")
-    options: ModelOptions = Field(description="the models' options")
-    tokens: int = Field(ge=0, description="of one sample; 0 where that is not known")
-    held_out: tuple[int, int] = Field(description="samples that are evaluated: validation, test")
-    base: str = Field(description="what the arms are compared with")
-    arms: tuple[str, ...] = Field(default=(), description="shapes to compare; none: shapes of equal cost")
-    hold: str = Field(default="params", description="what is equal in all arms")
-    vary: tuple[str, ...] = Field(default=("heads",), description="axes along which arms are proposed")
-    budget: float = Field(default=0.0, ge=0, description="seconds; 0 where steps and seeds are given")
-    steps: int = Field(default=0, ge=0, description="of the finalists' runs")
-    seeds: int = Field(default=0, ge=0, description="of each finalist")
-    rates: tuple[float, ...] = Field(default=RATES, description="learning rates to choose from")
-    batch: int = Field(default=BATCH, gt=0, description="samples a step")
-    shorter: bool = Field(default=True, description="whether runs of fewer steps can be had")
-    execution: Execution = Field(default_factory=Execution, description="what was resolved for this machine")
-
-    @property
-    def key(self) -> str:
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
-
-
 class Arm(JsonSpec):
-    """A shape, how long it trains, and how long a step of it took when the plan was made."""
+    """A variant: a shape, how long it trains, and how long a step of it took when the plan was made."""
 
     shape: str
     steps: int = Field(gt=0)
     step_seconds: float = Field(ge=0)
 
 
-class Plan(JsonSpec):
-    """Everything that is decided before the first run; the base is the first arm."""
+class ComparisonPlan(JsonSpec):
+    """Everything that is decided before the first run; the base is the first variant."""
 
     task: dict[str, Any]
     options: ModelOptions
@@ -115,54 +82,8 @@ class Plan(JsonSpec):
         return run.steps + evaluated / run.recipe.batch / FORWARDS_PER_STEP
 
 
-# ---- arms ----------------------------------------------------------------------------------------------------------
-
-
-def chosen_arms(question: Question) -> list[str]:
-    """The base, then the given shapes or those that are proposed."""
-    base = find(question.base).shape
-    if question.hold not in HOLDS:
-        raise SpecError(f"cannot hold '{question.hold}'; there are {', '.join(HOLDS)}")
-    given = [find(text).shape for text in question.arms] if question.arms else _proposed(question, base)
-    arms = list(dict.fromkeys(map(str, (base, *given))))
-    if len(arms) < 2:
-        raise SpecError(
-            f"nothing to compare {base} with: give --arms, or other axes to --vary (there are {', '.join(AXES)})"
-        )
-    return arms
-
-
-def _proposed(question: Question, base: ModelShape) -> list[ModelShape]:
-    """Shapes of equal cost around the base; of many, those that lie farthest from each other."""
-    vary = question.vary
-    if question.hold == "time":
-        shapes = [candidate.shape for candidate in candidates(starting_point(base), vary)]
-    else:
-        settings: dict[str, Any] = {"hold": question.hold, "vary": vary, "context": question.tokens}
-        shapes = [row.shape for row in equal_cost(base, question.options, **settings)]
-    places = {str(shape): _place(shape) for shape in shapes}
-    own = _place(base)
-    near = [shape for shape in shapes if _distance(places[str(shape)], own) <= math.log2(AROUND) and shape != base]
-    chosen = [base]
-    while near and len(chosen) < MOST_ARMS:
-        gaps = {str(s): min(_distance(places[str(s)], places.get(str(c), own)) for c in chosen) for s in near}
-        chosen.append(max(near, key=lambda shape: gaps[str(shape)]))
-        near.remove(chosen[-1])
-    return sorted(chosen, key=lambda shape: places.get(str(shape), own))
-
-
-def _place(shape: ModelShape) -> tuple[float, ...]:
-    layer = shape.layers[0]
-    sizes = (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, shape.depth, shape.mlps[0])
-    return tuple(math.log2(max(1, size)) for size in sizes)
-
-
-def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def costs(plan: Plan, shape: str) -> dict[str, int]:
-    """What an arm costs: the parameters and cache of its body, the FLOPs of training on one token."""
+def costs(plan: ComparisonPlan, shape: str) -> dict[str, int]:
+    """What a variant costs: the parameters and cache of its body, the FLOPs of training on one token."""
     model, length = ModelShape.parse(shape), sequence_length(plan.options, plan.tokens)
     return {
         "parameters": parameters(model, plan.options)["body"],
@@ -180,12 +101,12 @@ class Course:
 
     stage: str = ""
     runs: list[Run] = field(default_factory=list)  # empty when every run has ended
-    rates: dict[str, float] = field(default_factory=dict)  # of the finalists
-    dropped: dict[str, str] = field(default_factory=dict)  # why an arm is none
+    rates: dict[str, float] = field(default_factory=dict)  # learning rates of the finalists
+    dropped: dict[str, str] = field(default_factory=dict)  # why a variant is none
     finals: list[Cell] = field(default_factory=list)
 
 
-def follow(plan: Plan, found: Found) -> Course:
+def follow(plan: ComparisonPlan, found: Found) -> Course:
     """Walk through the stages as far as results go; `found` gives the result of each run, or None."""
     alive, course = {arm.shape: plan.rates for arm in plan.arms}, Course()
     for number, divisor in enumerate(plan.rungs, 1):
@@ -219,8 +140,9 @@ def follow(plan: Plan, found: Found) -> Course:
 def _halve(
     errors: dict[str, dict[float, float]], base: str, last: bool, dropped: dict[str, str]
 ) -> dict[str, tuple[float, ...]]:
-    """The rule: each arm keeps the better half of its rates (in the end one), and of the arms other than the base the
-    better half stay, by their best rate, or as many as make FINALISTS; one that no rate suits is dropped."""
+    """The rule: each variant keeps the better half of its learning rates (in the end one), and of the variants other
+    than the base the better half stay, by their best rate, or as many as make FINALISTS; one that no rate suits is
+    dropped."""
     best = {arm: min(found.values()) for arm, found in errors.items()}
     others = sorted((arm for arm in errors if arm != base and best[arm] < math.inf), key=lambda arm: best[arm])
     kept = others[: still_in(len(errors) - 1)]
@@ -238,10 +160,10 @@ def _better_rates(errors: dict[float, float], last: bool) -> tuple[float, ...]:
 
 
 def still_in(others: int) -> int:
-    """How many of so many arms, the base not counted, a round of trials leaves."""
+    """How many of so many variants, the base not counted, a round of trials leaves."""
     return min(others, max(FINALISTS - 1, math.ceil(others / 2)))
 
 
 def _no_end(base: str, results: list[RunResult]) -> str:
     said = next((r.message.strip().splitlines()[-1] for r in results if r.message.strip()), "the error was not finite")
-    return f"the base {base} did not come to an end at any learning rate ({said}); try lower --rates, or look there"
+    return f"the base {base} did not come to an end at any learning rate ({said}); try a lower --lr, or look there"

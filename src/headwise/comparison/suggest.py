@@ -2,21 +2,28 @@
 
 A move is a change of shape that people argue about. Claims that would make it a good idea speak for it where they hold
 and against it where they fail; claims that would make it a bad one, the other way round; open ones say nothing yet. The
-claims were measured on small models and on their studies' tasks: evidence, not a promise. Where there is a law of loss,
-it says what a move would change, and whether that is beyond the runs it was fitted to. No torch here.
+claims were measured on small models and on their studies' tasks: evidence, not a promise. Where a scaling law can
+be fitted, it says what a move would change, and whether that is beyond the runs it was fitted to. No torch here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from headwise.cost import layer_parameters, price
-from headwise.ledger.judge import Judgement, Verdict
+from headwise.known import find
+from headwise.ledger.judge import Judgement, Verdict, judge_all
 from headwise.ledger.law import Law
+from headwise.ledger.study import study_rows
 from headwise.options import ModelOptions
 from headwise.search import STEP, Candidate, equal_cost, starting_point
 from headwise.shape import ModelShape
+from headwise.shown import Shown
 from headwise.spec import SpecError
+from headwise.store.opening import StoreLike, opened
+from headwise.studies import load
+from headwise.studies.predict_the_trade import STUDY, law_of
 
 GOALS = {"quality": "parameters", "speed": "train_flops_per_token", "memory": "kv_bytes_per_token"}  # what it costs
 STUDIES = (
@@ -153,6 +160,47 @@ MOVES = (
 )
 
 
+@dataclass(frozen=True)
+class Suggestions(Shown):
+    """Shapes to try for a goal, best first, each with its exact costs and its evidence."""
+
+    document: dict[str, Any]
+
+    @property
+    def headline(self) -> str:
+        answer: str = self.document["answer"]
+        return answer
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `headwise suggest --json` prints."""
+        return self.document
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per suggestion: the shape, how it stands, what it costs."""
+        nested = ("evidence", "law")
+        return [{n: v for n, v in one.items() if n not in nested} for one in self.document["suggestions"]]
+
+
+def suggest(
+    base: str,
+    goal: str = "quality",
+    *,
+    context: int = 0,
+    store: StoreLike = None,
+    results: str | Path | None = None,
+) -> Suggestions:
+    """Shapes to try before any training: exact costs, and what the ledger's claims say of each.
+
+    `base` is a shape or a known model, `goal` is quality, speed or memory. The claims are judged from the runs of the
+    store, or of Parquet files at `results`.
+    """
+    known = find(base)
+    with opened(store, results) as source:
+        judged = [judgement for name in STUDIES for judgement in judge_all(load(name), source)]
+        law = law_of(lambda preset: study_rows(STUDY, preset, source))
+    return Suggestions(suggestions(known.shape, known.options, goal, judged, context, law))
+
+
 def suggestions(
     base: ModelShape,
     options: ModelOptions,
@@ -175,7 +223,7 @@ def suggestions(
         costs = _costs(shape, options, context)
         relative = {f"{name}_difference": costs[name] / own[name] - 1 for name in own if own[name]}
         about = {"shape": str(shape), "move": move.about, "standing": _standing(evidence)}
-        found.append({**about, **costs, **relative, "evidence": evidence, "law": _foretold(law, base, shape)})
+        found.append({**about, **costs, **relative, "evidence": evidence, "law": _predicted(law, base, shape)})
     found.sort(key=lambda one: (STANDINGS.index(one["standing"]), one[GOALS[goal]]))
     return {"base": str(base), "goal": goal, **own, "answer": _answer(base, goal, found), "suggestions": found}
 
@@ -186,7 +234,7 @@ def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, 
     return {"parameters": found.parameters["body"], **flops, "kv_bytes_per_token": found.kv_bytes_per_token}
 
 
-def _foretold(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:
+def _predicted(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:
     """What the law says of a move: the change of loss, after the most steps that it knows; nothing without an MLP."""
     if law is None or not all((*base.mlps, *shape.mlps)):
         return None
@@ -222,4 +270,4 @@ def _answer(base: ModelShape, goal: str, found: list[dict[str, Any]]) -> str:
     if best["standing"] == "supported":
         ids = ", ".join(line["id"] for line in best["evidence"] if line["says"] == "for")
         return f"For {goal} try {best['shape']} ({best['move']}): {ids} speak for it. Test it {test}"
-    return f"The ledger does not settle it: nothing that it decided speaks for a change alone. Test the first {test}"
+    return f"The ledger does not resolve it: nothing that it decided speaks for a change alone. Test the first {test}"

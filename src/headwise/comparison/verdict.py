@@ -1,4 +1,4 @@
-"""A comparison's answer for people and scripts: its rows, what was held equal, what could not be, what would decide.
+"""A comparison's answer for people and scripts: its rows, what was equal, what was not, what it takes to resolve it.
 
 Everything here is read off the plan and the rows; nothing is measured. No torch here.
 """
@@ -9,46 +9,47 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
-from headwise.comparison.answer import Comparison
 from headwise.comparison.external import NAME, sizes_of
-from headwise.comparison.judge import DECIDED, Answer
-from headwise.comparison.pace import run_seconds, told
-from headwise.comparison.plan import BATCH, NEAR, RATES, Plan, costs
+from headwise.comparison.judge import DECIDED, Ranking
+from headwise.comparison.pace import in_words, run_seconds
+from headwise.comparison.plan import NEAR, ComparisonPlan, costs
+from headwise.comparison.question import BATCH, RATES, Question
+from headwise.comparison.trainers import Outcome
 from headwise.ledger.statistics import LEVEL
 from headwise.search import AXES
 from headwise.shape import ModelShape
 from headwise.store.rows import Row
 
 HELD_COST = {"params": "parameters", "flops": "flops", "kv": "kv_bytes_per_token"}
-COST_NAMES = {"parameters": "parameters", "flops": "training FLOPs", "kv_bytes_per_token": "cache bytes"}
+COST_NAMES = {"parameters": "parameters", "flops": "training FLOPs", "kv_bytes_per_token": "KV cache bytes"}
 
 
-def arm_rows(found: Comparison) -> list[dict[str, Any]]:
-    """A row an arm: the base, the other finalists from the best, then those that were dropped."""
-    plan, course = found.plan, found.course
+def variant_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """One row per variant: the base, the other finalists from the best, then those that were dropped."""
+    plan, course = outcome.plan, outcome.course
     facts = {}
     for arm in plan.arms:
         sizes = {name: value for name, value in ModelShape.parse(arm.shape).model_dump().items() if name in AXES}
         rate = {"learning_rate": course.rates.get(arm.shape, math.nan), "steps": arm.steps}
         facts[arm.shape] = {**sizes, **costs(plan, arm.shape), "difference": difference(plan, arm.shape), **rate}
-    return _listed(found.answer, found.rows, facts, course.dropped)
+    return _listed(outcome.ranking, outcome.rows, facts, course.dropped)
 
 
-def csv_rows(answer: Answer, rows: list[Row]) -> list[dict[str, Any]]:
-    """Sizes of arms that are named by their shape, and the mean of every other column."""
-    facts = {judged.arm: sizes_of(judged.arm) for judged in answer.arms}
+def csv_rows(ranking: Ranking, rows: list[Row]) -> list[dict[str, Any]]:
+    """Sizes of variants that are named by their shape, and the mean of every other column."""
+    facts = {judged.arm: sizes_of(judged.arm) for judged in ranking.arms}
     for arm, known in facts.items():
         found = [row.metrics for row in rows if row.cell["arm"] == arm]
         known |= {
             name: _mean(m[name] for m in found if name in m) for name in found[0] if name not in ("seed", "error")
         }
-    return _listed(answer, rows, facts, {})
+    return _listed(ranking, rows, facts, {})
 
 
 def _listed(
-    answer: Answer, rows: list[Row], facts: dict[str, dict[str, Any]], dropped: dict[str, str]
+    ranking: Ranking, rows: list[Row], facts: dict[str, dict[str, Any]], dropped: dict[str, str]
 ) -> list[dict[str, Any]]:
-    order = sorted(answer.arms, key=lambda arm: (arm.arm != answer.base, bool(arm.note), arm.metric))
+    order = sorted(ranking.arms, key=lambda arm: (arm.arm != ranking.base, bool(arm.note), arm.metric))
     listed = []
     for arm in order:
         numbers = {name: value for name, value in vars(arm).items() if name not in ("arm", "note")}
@@ -68,8 +69,8 @@ def _mean(values: Iterable[float]) -> float:
     return mean(found) if found else math.nan
 
 
-def difference(plan: Plan, shape: str) -> float:
-    """How far an arm's held cost is from the base's; time is held by steps."""
+def difference(plan: ComparisonPlan, shape: str) -> float:
+    """How far a variant's held cost is from the base's; time is held by steps."""
     if plan.hold == "time":
         return 0.0
     held = HELD_COST[plan.hold]
@@ -79,70 +80,70 @@ def difference(plan: Plan, shape: str) -> float:
 # ---- what was held, and what was not -------------------------------------------------------------------------------
 
 
-def held_equal(plan: Plan) -> list[str]:
+def held_equal(plan: ComparisonPlan) -> list[str]:
     if plan.hold == "time":
         lengths = ", ".join(f"{arm.shape} {arm.steps:,}" for arm in plan.arms)
-        said = [f"training time, by steps, from one measurement of a step of each arm here: {lengths}"]
+        lines = [f"training time, by steps, from one measurement of a step of each variant here: {lengths}"]
     else:
         farthest = max((difference(plan, arm.shape) for arm in plan.arms), key=abs)
         cost = COST_NAMES[HELD_COST[plan.hold]]
-        said = [f"{cost} of the body (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
+        lines = [f"{cost} of the body (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
     if plan.task["name"] == NAME:
-        return [*said, "the command, but for what it is told of the arm, the rate and the seed"]
+        return [*lines, "the command, but for what it is told of the variant, the learning rate and the seed"]
     recipe = plan.recipe
-    said.append(
+    lines.append(
         f"data, batch of {recipe.batch}, {recipe.optimizer}, warm-up and {recipe.schedule} schedule, evaluation"
     )
-    said.append("seeds: each arm sees the same batches in the same order")
-    return said
+    lines.append("seeds: each variant sees the same batches in the same order")
+    return lines
 
 
-def confounds(found: Comparison) -> list[str]:
-    """What differs between the arms beside what was asked about, and what the answer rests on."""
-    plan, course = found.plan, found.course
-    said = [*_unequal_costs(plan), *_other_sizes(plan), *_rates(found)]
+def confounds(outcome: Outcome) -> list[str]:
+    """What differs between the variants beside what was asked about, and what the answer rests on."""
+    plan, course = outcome.plan, outcome.course
+    lines = [*_unequal_costs(plan), *_other_sizes(plan), *_rates(outcome)]
     if course.dropped:
-        said.append(f"dropped on short trials with one seed, so unlikely but not judged: {', '.join(course.dropped)}")
+        lines.append(f"dropped on short trials with one seed, so unlikely but not judged: {', '.join(course.dropped)}")
     if plan.task["name"] != NAME:
-        said.append("first weights are drawn for each shape: equal in law, not in value")
-    return said
+        lines.append("initial weights are drawn per shape: the same distribution, not the same values")
+    return lines
 
 
-def _unequal_costs(plan: Plan) -> Iterable[str]:
+def _unequal_costs(plan: ComparisonPlan) -> Iterable[str]:
     base = costs(plan, plan.base)
-    for name, said in COST_NAMES.items():
+    for name, title in COST_NAMES.items():
         if name == HELD_COST.get(plan.hold):
             continue
         ratios = [costs(plan, arm.shape)[name] / base[name] - 1 for arm in plan.arms]
         if max(map(abs, ratios)) > NEAR:
-            yield f"{said}: {min(ratios):+.0%} to {max(ratios):+.0%} of the base's"
+            yield f"{title}: {min(ratios):+.0%} to {max(ratios):+.0%} of the base's"
     if plan.hold != "time":
         off = [arm.shape for arm in plan.arms if abs(difference(plan, arm.shape)) > NEAR]
         if off:
             yield f"{COST_NAMES[HELD_COST[plan.hold]]} are not equal: {', '.join(off)}"
-        yield "time: a step of one arm takes longer than of another (tokens/s)"
+        yield "time: a step of one variant takes longer than of another (tokens/s)"
 
 
-def _other_sizes(plan: Plan) -> Iterable[str]:
+def _other_sizes(plan: ComparisonPlan) -> Iterable[str]:
     """Depth and MLP, which change with the attention where that is what meets the budget."""
     shapes = [ModelShape.parse(arm.shape) for arm in plan.arms]
     for name in ("depth", "mlp"):
         sizes = {getattr(shape, name) for shape in shapes}
         if len(sizes) > 1:
-            yield f"{name} is not the same in all arms"
+            yield f"{name} is not the same in all variants"
 
 
-def _rates(found: Comparison) -> Iterable[str]:
-    plan, rates = found.plan, found.course.rates
+def _rates(outcome: Outcome) -> Iterable[str]:
+    plan, rates = outcome.plan, outcome.course.rates
     if not plan.rungs:
-        yield "one learning rate for all arms: it may suit one better than another"
+        yield "one learning rate for all variants: it may suit one better than another"
         return
     share = f"1/{plan.rungs[-1]} of the steps" if plan.rungs[-1] > 1 else "full length"
     yield f"learning rates were chosen with one seed, at {share}"
     edge = [f"{arm} ({rate:g})" for arm, rate in rates.items() if rate in (plan.rates[0], plan.rates[-1])]
     if edge:
-        yield f"at the edge of the grid, so that another rate may be better: {', '.join(edge)}; widen it with --rates"
-    if any(row.metrics and "validation_error" not in row.metrics for row in found.rows if _finite(row)):
+        yield f"at the edge of the grid, so that another learning rate may be better: {', '.join(edge)}; widen --lr"
+    if any(row.metrics and "validation_error" not in row.metrics for row in outcome.rows if _finite(row)):
         yield "learning rates were chosen by the metric itself, as no validation metric was written"
 
 
@@ -153,73 +154,76 @@ def _finite(row: Row) -> bool:
 # ---- in words ------------------------------------------------------------------------------------------------------
 
 
-def verdict(answer: Answer) -> str:
+def verdict(ranking: Ranking) -> str:
     """One sentence."""
-    if answer.winner is None:
+    if ranking.winner is None:
         return "No answer: too few paired runs have ended to tell chance from an effect."
-    if len([arm for arm in answer.arms if not arm.note]) < 2:
-        return f"No answer: only {answer.winner} could be judged."
-    chance = f"{answer.probability_best:.0%}" if answer.probability_best < 0.995 else "over 99%"
-    if answer.decided:
-        kept = "Keep the base: " if answer.winner == answer.base else ""
-        return f"{kept}{answer.winner} is best, with probability {chance} ({len(answer.seeds)} paired seeds)."
-    rivals = " and ".join(arm for arm in answer.contenders if arm != answer.winner)
-    better = {arm.arm for arm in answer.arms if arm.delta_high < 0}
+    if len([arm for arm in ranking.arms if not arm.note]) < 2:
+        return f"No answer: only {ranking.winner} could be judged."
+    chance = f"{ranking.probability_best:.0%}" if ranking.probability_best < 0.995 else "over 99%"
+    if ranking.decided:
+        kept = "Keep the base: " if ranking.winner == ranking.base else ""
+        return f"{kept}{ranking.winner} is best, with probability {chance} ({len(ranking.seeds)} paired seeds)."
+    rivals = " and ".join(arm for arm in ranking.contenders if arm != ranking.winner)
+    better = {arm.arm for arm in ranking.arms if arm.delta_high < 0}
     beaten = (
-        "Better than the base, but which is best is not decided" if better >= {*answer.contenders} else "Not decided"
+        "Better than the base, but which is best is not decided" if better >= {*ranking.contenders} else "Not decided"
     )
-    return f"{beaten}: {answer.winner} has the least loss, best with probability {chance}; so may be {rivals}."
+    return f"{beaten}: {ranking.winner} has the least loss, best with probability {chance}; so may be {rivals}."
 
 
-def settle(found: Comparison, words: list[str], workers: int) -> str | None:
-    """What would decide where this did not."""
-    plan, answer = found.plan, found.answer
-    if answer.decided or answer.winner is None or len(answer.contenders) < 2:
+def settle(outcome: Outcome, words: list[str], workers: int) -> str | None:
+    """What it takes to resolve a question that this did not decide."""
+    plan, ranking = outcome.plan, outcome.ranking
+    if ranking.decided or ranking.winner is None or len(ranking.contenders) < 2:
         return None
-    if answer.needed is None:
-        return "no reasonable number of seeds would decide: as far as loss goes these arms are equal, so choose by cost"
-    arms = [arm for arm in plan.arms if arm.shape in (*answer.contenders, plan.base)]
+    if ranking.needed is None:
+        return "no reasonable number of seeds: as far as loss goes these variants are equal, so choose by cost"
+    arms = [arm for arm in plan.arms if arm.shape in (*ranking.contenders, plan.base)]
     one = sum(run_seconds(plan, arm, plan.final(arm, plan.rates[0], 0)) for arm in arms)
-    more = told((answer.needed - len(answer.seeds)) * one / workers)
-    would = f"{answer.needed} paired seeds would, if noise and gap stay what they are: {more} more"
+    more = in_words((ranking.needed - len(ranking.seeds)) * one / workers)
+    needed = f"{ranking.needed} paired seeds, if noise and gap stay what they are: {more} more"
     if plan.hold == "time":
-        return would
-    return f"{would}, with {rerun(plan, words, [arm.shape for arm in arms[1:]], answer.needed)}"
+        return needed
+    return f"{needed}, with {rerun(plan, words, [arm.shape for arm in arms[1:]], ranking.needed)}"
 
 
-def csv_settle(answer: Answer) -> str | None:
-    if answer.decided or answer.winner is None or len(answer.contenders) < 2:
+def csv_settle(ranking: Ranking) -> str | None:
+    if ranking.decided or ranking.winner is None or len(ranking.contenders) < 2:
         return None
-    if answer.needed is None:
-        return "no reasonable number of seeds would decide: as far as this metric goes these arms are equal"
-    return f"{answer.needed} paired seeds would decide, if noise and gap stay what they are"
+    if ranking.needed is None:
+        return "no reasonable number of seeds: as far as this metric goes these variants are equal"
+    return f"{ranking.needed} paired seeds, if noise and gap stay what they are"
 
 
-def rerun(plan: Plan, words: list[str], arms: list[str] | None = None, seeds: int = 0) -> str:
+def rerun(plan: ComparisonPlan, words: list[str], arms: list[str] | None = None, seeds: int = 0) -> str:
     """The command that asks the same again with nothing left to choose; what is in the store is not done again."""
     asked = [*words, "--base", plan.base, "--hold", plan.hold]
     for shape in [arm.shape for arm in plan.arms[1:]] if arms is None else arms:
         asked += ["--arms", shape]
     asked += ["--steps", str(plan.arms[0].steps), "--seeds", str(seeds or plan.seeds)]
-    if plan.rates != RATES:
-        asked += ["--rates", ",".join(f"{rate:g}" for rate in plan.rates)]
-    if plan.recipe.batch != BATCH:
-        asked += ["--batch", str(plan.recipe.batch)]
-    return shlex.join(asked)
+    return shlex.join([*asked, *_recipe(plan.rates, plan.recipe.batch)])
 
 
-def how(answer: Answer) -> str:
+def rerun_in_time(question: Question, words: list[str]) -> str:
+    """The same where time is held: steps follow from what was measured, so the question is asked as it was."""
+    asked = [*words, "--base", question.base, "--hold", question.hold, "--vary", ",".join(question.vary)]
+    asked += [word for shape in question.arms for word in ("--arms", shape)]
+    lengths = {"--steps": question.steps, "--seeds": question.seeds, "--budget": f"{question.budget:g}s"}
+    asked += [word for name, value in lengths.items() if value not in (0, "0s") for word in (name, str(value))]
+    return shlex.join([*asked, *_recipe(question.rates, question.batch)])
+
+
+def _recipe(rates: tuple[float, ...], batch: int) -> list[str]:
+    """Learning rates and batch size, where they are not the usual ones."""
+    words = ["--lr", ",".join(f"{rate:g}" for rate in rates)] if rates != RATES else []
+    return words + (["--batch-size", str(batch)] if batch != BATCH else [])
+
+
+def how(ranking: Ranking) -> str:
     """How intervals and probabilities came about."""
     return (
-        f"Intervals are {LEVEL:.0%}; against the base with seeds cancelled, noise taken to be alike in all arms, "
-        f"corrected for their number. P(best) is each arm's share of a t posterior of the means "
-        f"({len(answer.seeds)} paired seeds); from {DECIDED:.1%} on it is called decided."
+        f"Intervals are {LEVEL:.0%}; against the base with seeds cancelled, noise taken to be alike in all variants, "
+        f"corrected for their number. P(best) is each variant's share of a t posterior of the means "
+        f"({len(ranking.seeds)} paired seeds); from {DECIDED:.1%} on it is called decided."
     )
-
-
-def document(answer: Answer, arms: list[dict[str, Any]], **told: Any) -> dict[str, Any]:
-    """The whole answer, as `headwise compare --json` gives it."""
-    decided = {"winner": answer.winner, "probability_best": answer.probability_best, "decided": answer.decided}
-    about = {"base": answer.base, "seeds": list(answer.seeds), "seeds_needed": answer.needed, "arms": arms}
-    nothing: dict[str, Any] = {"settle": None, "held": [], "confounds": [], "rerun": None, "chart": None}
-    return {**decided, "verdict": verdict(answer), **about, "how": how(answer), **nothing, **told}

@@ -4,7 +4,8 @@ A budget of time is met by steps, not by sizes: a shape whose step takes twice a
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import torch
 
 from headwise.cost import parameters, sequence_length
+from headwise.known import Known, find
 from headwise.models import Encoder
 from headwise.options import ModelOptions
 from headwise.search import candidates, starting_point
 from headwise.shape import ModelShape
+from headwise.shown import Shown
 
 REPEATS = 5
 MOST_TOKENS = 256
@@ -39,15 +42,36 @@ def _block_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> flo
     return median(seconds[1:])
 
 
+@dataclass(frozen=True)
+class EqualTimes(Shown):
+    """Shapes with the time of their training step here, and the steps that fit the base's, as ratios to the base."""
+
+    rows: tuple[dict[str, Any], ...]
+    base: str
+
+    @property
+    def headline(self) -> str:
+        return f"{len(self.rows)} shapes with the time of a training step, measured here on the body; base {self.base}"
+
+    def as_dict(self) -> list[Any]:
+        """What `headwise shapes --hold time --json` prints."""
+        return self.records()
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.rows)
+
+
 def equal_time(
-    base: ModelShape,
-    options: ModelOptions,
+    base: ModelShape | str,
+    options: ModelOptions | None = None,
     *,
-    vary: tuple[str, ...] = ("heads",),
+    vary: Sequence[str] = ("heads",),
     context: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[dict[str, Any]]:
+) -> EqualTimes:
     """Every combination of the axes with its step time, and its steps in the base's time, as ratios to the base."""
+    known = find(base) if isinstance(base, str) else Known("", base)
+    base, options, vary = known.shape, options or known.options, tuple(vary)
     tokens = min(sequence_length(options, context), MOST_TOKENS)
     shapes = list(dict.fromkeys(c.shape for c in candidates(starting_point(base), vary, MOST_SHAPES)))
     seconds = []
@@ -62,4 +86,5 @@ def equal_time(
         costs = {"parameters": body, "difference": body / own - 1}
         ratios = {"time": time / seconds[0], "steps": seconds[0] / time, "tokens": tokens}
         rows.append({"shape": str(shape), **shape.model_dump(), **costs, **ratios})
-    return sorted(rows, key=lambda row: (row["heads"], row["qk_rank"], row["v_rank"]))
+    order = sorted(rows, key=lambda row: (row["heads"], row["qk_rank"], row["v_rank"]))
+    return EqualTimes(tuple(order), str(base))

@@ -1,4 +1,4 @@
-"""A comparison for a terminal of 80 columns: what will be done, then the answer; and its chart."""
+"""A comparison for a terminal of 80 columns: what will be done, then the answer."""
 
 import math
 from typing import Any
@@ -6,64 +6,65 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from headwise.comparison.pace import told
-from headwise.comparison.plan import Plan
+from headwise.comparison.answer import Answer, PlannedComparison
+from headwise.comparison.pace import in_words
 from headwise.report.tables import short
-from headwise.store.rows import Row
 
 
-def plan_lines(plan: Plan, seconds: float, workers: int) -> list[str]:
+def plan_lines(planned: PlannedComparison) -> list[str]:
     """What will be done, before it begins."""
+    plan = planned.plan
     others = ", ".join(arm.shape for arm in plan.arms[1:])
-    lines = [f"{len(plan.arms)} arms that hold {plan.hold}: base {plan.base}; {others}"]
+    lines = [f"{len(plan.arms)} variants that hold {plan.hold}: base {plan.base}; {others}"]
     if plan.rungs:
         steps = plan.arms[0].steps
         lengths = " then ".join(f"{max(1, steps // divisor):,}" for divisor in plan.rungs)
         grid = ", ".join(f"{rate:g}" for rate in plan.rates)
         lines.append(f"learning rates {grid}: whole schedules of {lengths} steps, the better half goes on")
-        lines.append("the better half of the arms stays each time, and the base; at least two others")
+        lines.append("the better half of the variants stays each time, and the base; at least two others")
     lines.append(f"finalists: {plan.arms[0].steps:,} steps, {plan.seeds} paired seeds that no trial used")
-    lines.append(f"at most about {told(seconds)} on {workers} processes of this machine, from steps measured here")
-    return lines
+    time, workers = in_words(planned.seconds), planned.workers
+    lines.append(f"at most about {time} on {workers} processes of this machine, from steps measured here")
+    return [*lines, f"this does not fit: {planned.problem}"] if planned.problem else lines
 
 
-def answer_tables(document: dict[str, Any]) -> list[RenderableType]:
+def answer_tables(answer: Answer) -> list[RenderableType]:
     """Costs, results, and what they rest on."""
-    arms = document["arms"]
-    parts: list[RenderableType] = [_costs(arms), "", _results(arms, document), ""]
-    parts += [f"[dim]{arm['shape']}: {arm['note']}[/dim]" for arm in arms if arm["note"]]
-    parts.append(f"[bold]{document['verdict']}[/bold]")
-    parts += [f"What would decide: {document['settle']}"] if document["settle"] else []
-    for heading, name in (("Held equal", "held"), ("Not equal, or to be kept in mind", "confounds")):
-        if document[name]:
-            parts += ["", f"{heading}:", *(f"  – {line}" for line in document[name])]
+    document = answer.as_dict()
+    variants = answer.variants
+    parts: list[RenderableType] = [_costs(variants), "", _results(variants, document), ""]
+    parts += [f"[dim]{variant['shape']}: {variant['note']}[/dim]" for variant in variants if variant["note"]]
+    parts.append(f"[bold]{answer.verdict}[/bold]")
+    parts += [f"To resolve it: {answer.settle}"] if answer.settle else []
+    for heading, lines in (("Held equal", answer.held), ("Not equal, or to be kept in mind", answer.confounds)):
+        if lines:
+            parts += ["", f"{heading}:", *(f"  – {line}" for line in lines)]
     parts += ["", f"[dim]{document['how']}[/dim]"]
-    parts += [f"Chart: {document['chart']}, and .svg, .pdf, .html beside it"] if document["chart"] else []
-    parts += [f"Again, from the store: {document['rerun']}"] if document["rerun"] else []
+    parts += [f"Chart: {answer.chart_file}, and .svg, .pdf, .html beside it"] if answer.chart_file else []
+    parts += [f"Again, from the store: {answer.rerun}"] if answer.rerun else []
     return parts
 
 
-def _costs(arms: list[dict[str, Any]]) -> Table:
-    table = _table("<arm", "heads", "qk", "v", "KV B/token", "parameters", "rate", "tokens/s")
-    for arm in arms:
-        sizes = [_text(arm.get(name), "{}") for name in ("heads", "qk_rank", "v_rank")]
-        costs = [_text(arm.get("kv_bytes_per_token"), "{:,.0f}"), _count(arm.get("parameters"))]
-        speeds = [_text(arm.get("learning_rate"), "{:g}"), _count(arm.get("tokens_per_second"))]
-        table.add_row(arm["shape"], *sizes, *costs, *speeds)
+def _costs(variants: list[dict[str, Any]]) -> Table:
+    table = _table("<variant", "heads", "qk", "v", "KV B/token", "parameters", "lr", "tokens/s")
+    for variant in variants:
+        sizes = [_text(variant.get(name), "{}") for name in ("heads", "qk_rank", "v_rank")]
+        costs = [_text(variant.get("kv_bytes_per_token"), "{:,.0f}"), _count(variant.get("parameters"))]
+        speeds = [_text(variant.get("learning_rate"), "{:g}"), _count(variant.get("tokens_per_second"))]
+        table.add_row(variant["shape"], *sizes, *costs, *speeds)
     return table
 
 
-def _results(arms: list[dict[str, Any]], document: dict[str, Any]) -> Table:
-    table = _table("<arm", "loss", "Δ to base", "steps*", "seconds*", "speed-up", "P(best)")
-    for arm in (arm for arm in arms if math.isfinite(arm["metric"])):
-        base = arm["shape"] == document["base"]
-        cells = [_interval(arm["metric"], arm["low"], arm["high"], "")]
-        cells.append("base" if base else _interval(arm["delta"], arm["delta_low"], arm["delta_high"], "+"))
-        cells += [_text(arm["steps_to_base"], "{:,.0f}"), _text(arm["seconds_to_base"], "{:,.0f}")]
-        cells += [_text(arm["speed_up"], "{:.2f} ×"), _text(arm["probability_best"], "{:.0%}")]
-        table.add_row(
-            arm["shape"], *cells, style="bold" if document["decided"] and arm["shape"] == document["winner"] else ""
-        )
+def _results(variants: list[dict[str, Any]], document: dict[str, Any]) -> Table:
+    table = _table("<variant", "loss", "Δ to base", "steps*", "seconds*", "speed-up", "P(best)")
+    for row in (row for row in variants if math.isfinite(row["metric"])):
+        base = row["shape"] == document["base"]
+        cells = [_interval(row["metric"], row["low"], row["high"], "")]
+        cells.append("base" if base else _interval(row["delta"], row["delta_low"], row["delta_high"], "+"))
+        cells += [_text(row["steps_to_base"], "{:,.0f}"), _text(row["seconds_to_base"], "{:,.0f}")]
+        cells += [_text(row["speed_up"], "{:.2f} ×"), _text(row["probability_best"], "{:.0%}")]
+        best = document["decided"] and row["shape"] == document["winner"]
+        table.add_row(row["shape"], *cells, style="bold" if best else "")
     table.caption, table.caption_justify = "* until the validation loss is where the base's ends; – never", "left"
     return table
 
@@ -92,13 +93,3 @@ def _table(*columns: str) -> Table:
         left = column.startswith("<")
         table.add_column(column.removeprefix("<"), justify="left" if left else "right", overflow="fold")
     return table
-
-
-def chart(rows: list[Row], document: dict[str, Any], loss: str) -> Any:
-    """Loss against each cost; None where the rows do not know them all."""
-    from headwise.charts.curves import COSTS, frontier
-
-    shown = [row for row in rows if math.isfinite(row.metrics["error"])]
-    if not shown or not all(row.metrics.get(cost) for row in shown for cost in COSTS):
-        return None
-    return frontier(shown, "arm", f"Shapes against {document['base']}", [document["verdict"]], loss)

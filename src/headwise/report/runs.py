@@ -1,7 +1,7 @@
 """What the store holds, for a terminal of 80 columns: a table of runs, and a card that tells all about one.
 
-show(runs_table(store.runs()))
-show(*run_card(run, result, store.curve(run.key)))
+show(runs_table(headwise.runs()))
+show(*run_card(headwise.find_run("82cd05")))
 """
 
 import json
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.report.tables import _table, short
+from headwise.store.listing import StoredRun
 from headwise.training.run import Run, RunResult
 
 Point = tuple[int, str, float]
@@ -25,9 +26,9 @@ SPARK = 40  # characters of a curve
 STYLES = {"done": "", "diverged": "yellow", "failed": "red"}
 
 
-def runs_table(rows: Iterable[tuple[Run, RunResult]]) -> RenderableType:
-    """A line a run. Keys are cut to what tells them apart; the metric is the first that a task reports."""
-    found = list(rows)
+def runs_table(stored: Iterable[StoredRun]) -> RenderableType:
+    """One line per run. Keys are cut to what tells them apart; the metric is the first that a task reports."""
+    found = [(one.run, one.result) for one in stored]
     if not found:
         return Text("No runs yet.")
     digits = _telling_digits([result.key for _, result in found])
@@ -44,14 +45,15 @@ def runs_table(rows: Iterable[tuple[Run, RunResult]]) -> RenderableType:
     return table
 
 
-def run_card(run: Run, result: RunResult, curve: Sequence[Point]) -> list[RenderableType]:
+def run_card(stored: StoredRun) -> list[RenderableType]:
     """Everything about one run, and the command that runs it again."""
+    run, result = stored.run, stored.result
     parts: list[RenderableType] = [_text(f"run {result.key}  {result.status}  {run.task['name']}  {run.shape}")]
     if result.message:
         parts += [_text(result.message)]
     for title, rows in (
         ("metrics", {name: f"{value:.6g}" for name, value in result.metrics.items()}),
-        ("curves", _sparks(curve)),
+        ("curves", _sparks(result.curve)),
         ("spec", _spec_rows(run)),
         ("cost", _cost_rows(result)),
         ("environment", result.environment),

@@ -16,25 +16,25 @@ def suggestion_lines(found: dict[str, Any]) -> list[RenderableType]:
     lines: list[RenderableType] = [f"[bold]{found['answer']}[/bold]"]
     for one in found["suggestions"]:
         lines += ["", f"[bold]{one['shape']}[/bold]  [{_STYLE[one['standing']]}]{one['standing']}[/]", one["move"]]
-        lines += [f"[dim]{_costs(one)}[/dim]", *_foretold(one["law"]), _evidence(one["evidence"])]
+        lines += [f"[dim]{_costs(one)}[/dim]", *_predicted(one["law"]), _evidence(one["evidence"])]
     return lines
 
 
 def _costs(one: dict[str, Any]) -> str:
     changes = {name: percent(one.get(f"{name}_difference", 0.0)) for name in one}
     sizes = f"parameters {changes['parameters']}, training FLOPs {changes['train_flops_per_token']}"
-    cache = f"{short(one['kv_bytes_per_token'], 'B')} a token ({changes['kv_bytes_per_token']})"
-    return f"{sizes}, decoding {changes['decode_flops']}, cache {cache}"
+    cache = f"{short(one['kv_bytes_per_token'], 'B')}/token ({changes['kv_bytes_per_token']})"
+    return f"{sizes}, decoding {changes['decode_flops']}, KV cache {cache}"
 
 
-def _foretold(law: dict[str, Any] | None) -> list[RenderableType]:
+def _predicted(law: dict[str, Any] | None) -> list[RenderableType]:
     """What the law says of the loss, and whether it may be believed."""
     if law is None:
         return []
     change, low, high = (percent(law[name]) for name in ("loss_difference", "low", "high"))
-    told = f"the law of loss: {change} ({low} to {high}) on text after {law['steps']} steps"
+    text = f"fitted scaling law: loss {change} ({low} to {high}) on text after {law['steps']} steps"
     beyond = f"; an extrapolation: {'; '.join(law['outside'])}" if law["extrapolated"] else ""
-    return [f"[dim]{told}{beyond}[/dim]"]
+    return [f"[dim]{text}{beyond}[/dim]"]
 
 
 def _evidence(lines: list[dict[str, Any]]) -> Table:

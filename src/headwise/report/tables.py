@@ -1,13 +1,16 @@
 """Tables for a terminal of 80 columns."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from headwise.cost import BODY_PARTS, Cost
-from headwise.known import KNOWN, Known
-from headwise.search import Row
+from headwise.cost import BODY_PARTS, Cost, KnownModels
+from headwise.search import EqualShapes
+
+if TYPE_CHECKING:
+    from headwise.measure.step_time import EqualTimes
+    from headwise.studies._demo import Demo
 
 _SI = ("", "k", "M", "G", "T", "P", "E", "Z")  # FLOPs and bytes
 _COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
@@ -40,9 +43,9 @@ def _table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def cost_table(cost: Cost, known: Known) -> list[RenderableType]:
+def cost_table(cost: Cost) -> list[RenderableType]:
     """Parameters by part, then everything else."""
-    heading = f"{known.name}  {cost.shape}".strip()
+    heading = f"{cost.known_as}  {cost.shape}".strip()
     counts = cost.parameters
     parts = _table("<parameters", "", title=heading)
     for name in (*BODY_PARTS, "embeddings", "head"):
@@ -53,22 +56,22 @@ def cost_table(cost: Cost, known: Known) -> list[RenderableType]:
     parts.add_row("total", f"[bold]{counts['total']:,}[/bold]")
     rest = _table(f"<one sequence of {cost.context:,} tokens", "")
     rest.add_row(
-        "  training", f"{short(cost.flops['train'], 'FLOP')} ({short(cost.flops['train_per_token'], 'FLOP')} a token)"
+        "  training", f"{short(cost.flops['train'], 'FLOP')} ({short(cost.flops['train_per_token'], 'FLOP')} per token)"
     )
     rest.add_row("  prefill", short(cost.flops["prefill"], "FLOP"))
     rest.add_row("  one more token", short(cost.flops["decode"], "FLOP"))
-    rest.add_row("  cache", f"{short(cost.kv_bytes, 'B')} ({cost.kv_bytes_per_token:,} bytes a token, {cost.dtype})")
+    rest.add_row("  KV cache", f"{short(cost.kv_bytes, 'B')} ({cost.kv_bytes_per_token:,} bytes/token, {cost.dtype})")
     rest.add_row("  activations kept", f"about {short(cost.activation_bytes, 'B')} (float32, plain path)")
     rest.add_row("  weights", f"{short(cost.weight_bytes, 'B')} ({cost.dtype})")
     rest.add_row("  training state", f"{short(cost.training_state_bytes, 'B')} (float32, AdamW)")
-    return [parts, "", rest, *_notes(known)]
+    return [parts, "", rest, *_notes(cost)]
 
 
-def _notes(known: Known) -> list[RenderableType]:
+def _notes(cost: Cost) -> list[RenderableType]:
     notes: list[RenderableType] = []
-    if known.note:
-        notes += ["", f"Note: {known.note}."]
-    elif not known.name and known.options.family == "encoder":
+    if cost.note:
+        notes += ["", f"Note: {cost.note}."]
+    elif not cost.known_as and not cost.parameters["embeddings"]:
         notes += ["", "[dim]A bare shape is a body: no embeddings, head or biases. Add them with --family.[/dim]"]
     return notes
 
@@ -83,7 +86,7 @@ def published_table(rows: list[dict[str, float]]) -> Table:
     return table
 
 
-def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[RenderableType]:
+def shapes_table(rows: EqualShapes, limit: int) -> list[RenderableType]:
     """Shapes of equal cost, the base marked. Beside the shape, only what varies and still fits."""
     shown = rows[:limit]
     columns = {"heads": "heads", "qk": "qk_rank", "v": "v_rank", "kv": "kv_heads"}
@@ -93,46 +96,42 @@ def shapes_table(rows: list[Row], base: str, hold: str, limit: int) -> list[Rend
     table.columns[0].no_wrap = True
     for row in shown:
         cells = [str(row.shape), *(str(getattr(row.shape, name)) for name in columns.values())]
-        style = "bold" if cells[0] == base else ""
+        style = "bold" if cells[0] == rows.base else ""
         table.add_row(*cells, short(row.parameters, prefixes=_COUNT), percent(row.difference), style=style)
-    told = f"{len(rows)} shapes hold {hold}" + ("" if hold == "params" else " (difference: in parameters)")
     more = [f"… and {len(rows) - limit} more: --limit {len(rows)} or --json"] if len(rows) > limit else []
-    return [f"{told}; base [bold]{base}[/bold]", table, *more]
+    return [rows.headline, table, *more]
 
 
-def times_table(rows: list[dict[str, Any]], base: str) -> list[RenderableType]:
+def times_table(times: "EqualTimes") -> list[RenderableType]:
     """Shapes with the time of a training step here, and how many steps fit the base's time."""
     table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps")
     table.columns[0].no_wrap = True
-    for row in rows:
+    for row in times.rows:
         cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), short(row["parameters"], prefixes=_COUNT)]
         cells += [percent(row["difference"]), f"{row['time']:.2f} ×", f"{row['steps']:.2f} ×"]
-        table.add_row(*cells, style="bold" if row["shape"] == base else "")
-    told = f"{len(rows)} shapes with the time of a training step, measured here on the body; base [bold]{base}[/bold]"
-    return [told, table, "steps: what fits the time of one step of the base"]
+        table.add_row(*cells, style="bold" if row["shape"] == times.base else "")
+    return [times.headline, table, "steps: what fits the time of one step of the base"]
 
 
-def known_table() -> RenderableType:
+def known_table(models: KnownModels) -> RenderableType:
     """Every known model."""
-    from headwise.cost import parameters
-
     table = _table("<name", "<shape", "<family", "parameters")
-    for known in KNOWN.values():
-        count = parameters(known.shape, known.options)["total"]
-        family = "attention only" if known.note else known.options.family
-        table.add_row(known.name, str(known.shape), family, f"{count:,}")
+    for row in models.rows:
+        family = "attention only" if row["note"] else row["family"]
+        table.add_row(row["name"], row["shape"], family, f"{row['parameters']:,}")
     return table
 
 
-def demo_table(rows: list[dict[str, Any]], trivial: float) -> RenderableType:
-    """The demo's arms, with a bar for each error."""
-    table = _table("heads", "rank", "parameters", "error", "range of seeds", "trivial", "<")
-    for row in rows:
-        bar = "█" * max(1, round(20 * row["error"] / trivial))
+def demo_lines(demo: "Demo") -> list[RenderableType]:
+    """The demo's shapes, with a bar for each error, and what they say."""
+    table = _table("heads", "rank", "parameters", "error", "range of seeds", "no skill", "<")
+    for row in demo.rows:
+        bar = "█" * max(1, round(20 * row["error"] / demo.trivial_error))
         seeds = f"{row['low']:.3f}–{row['high']:.3f}"
-        cells = [f"{row['parameters']:,}", f"{row['error']:.3f}", seeds, f"{trivial:.3f}", bar]
+        cells = [f"{row['parameters']:,}", f"{row['error']:.3f}", seeds, f"{demo.trivial_error:.3f}", bar]
         table.add_row(str(row["heads"]), str(row["qk_rank"]), *cells)
-    return table
+    beside = f"Chart: {demo.chart_files[0]}, and .svg, .pdf, .html beside it. " if demo.chart_files else ""
+    return ["", table, "", demo.verdict, f"{beside}Next: headwise shapes nanochat-d28"]
 
 
 def doctor_tables(found: dict[str, Any]) -> list[RenderableType]:

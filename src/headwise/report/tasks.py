@@ -6,14 +6,15 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from headwise.training.run import Run, RunResult
+from headwise.sweep.single import Trained
 
 
 def tasks_table(tasks: list[dict[str, Any]]) -> list[RenderableType]:
     table = _table()
     for task in tasks:
         table.add_row(f"[bold]{task['name']}[/bold]", escape(task["summary"]))
-        table.add_row("", f"[dim]trivial error {task['trivial_error']:.3f}, usual shape {task['usual_shape']}[/dim]")
+        facts = f"error of a constant predictor {task['trivial_error']:.3f}, usual shape {task['usual_shape']}"
+        table.add_row("", f"[dim]{facts}[/dim]")
     return [table, "", "One of them: headwise tasks NAME   Train on it: headwise train --task NAME"]
 
 
@@ -23,21 +24,20 @@ def task_card(task: dict[str, Any]) -> list[RenderableType]:
         table.add_row(f"  {option['option']}", f"{option['value']!r}", escape(option["about"] or ""))
     samples = [f"{count:,} for {stream}" for stream, count in task["samples"].items() if count is not None]
     lines: list[RenderableType] = [f"[bold]{task['name']}[/bold]: {escape(task['summary'])}", table]
-    lines.append(f"{task['tokens']} tokens a sample; {', '.join(samples) or 'drawn without end'}")
+    lines.append(f"{task['tokens']} tokens per sample; {', '.join(samples) or 'drawn without end'}")
     floor = f", least possible {task['floor']:.4g}" if task["floor"] is not None else ""
-    lines.append(f"trivial error {task['trivial_error']:.4f}{floor}")
+    lines.append(f"error of a constant predictor (no-skill baseline) {task['trivial_error']:.4f}{floor}")
     lines += [f"  {name}: error {error:.4f}" for name, error in task.get("baselines", {}).items()]
     lines.append(f"Train on it: headwise train --task {task['name']} --shape {task['usual_shape']}")
     return lines
 
 
-def result_lines(run: Run, result: RunResult) -> list[RenderableType]:
-    told = f"{run.shape} on {escape(run.task['name'])}: {result.status} after {result.steps:,} steps"
-    heading = f"[bold]{told}, {result.seconds:.0f} s[/bold] (run {run.key})"
+def result_lines(trained: Trained) -> list[RenderableType]:
     table = _table()
-    for name, value in result.metrics.items():
+    for name, value in trained.metrics.items():
         table.add_row(f"  {name}", f"{value:.4f}")
-    return [heading, table, *([escape(result.message)] if result.message else [])]
+    message = trained.result.message
+    return [f"[bold]{escape(trained.headline)}[/bold]", table, *([escape(message)] if message else [])]
 
 
 def _table() -> Table:

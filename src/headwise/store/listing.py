@@ -1,0 +1,87 @@
+"""What a store holds, as calls: list runs, show one, join other stores, write them to a file."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.shown import Shown
+from headwise.spec import SpecError
+from headwise.store.opening import StoreLike, opened
+from headwise.store.store import Merged
+from headwise.training.run import Run, RunResult
+
+
+@dataclass(frozen=True)
+class StoredRun(Shown):
+    """A run of the store: its spec and what came of it."""
+
+    run: Run
+    result: RunResult
+
+    @property
+    def headline(self) -> str:
+        return f"run {self.result.key}: {self.result.status}, {self.run.shape} on {self.run.task['name']}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `headwise runs show --json` prints."""
+        return {**self.run.model_dump(), **self.result.as_dict()}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"metric": name, "value": value} for name, value in self.result.metrics.items()]
+
+
+@dataclass(frozen=True)
+class RunList(Shown):
+    """Runs of a store: iterate over them, or look at the table."""
+
+    runs: tuple[StoredRun, ...]
+
+    def __iter__(self) -> Iterator[StoredRun]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def headline(self) -> str:
+        return f"{len(self)} runs"
+
+    def as_dict(self) -> list[Any]:
+        """What `headwise runs --json` prints."""
+        return [stored.as_dict() for stored in self.runs]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per run: key, status, task, shape, steps, seed and its metrics."""
+        return [
+            {"key": result.key, "status": result.status, "task": run.task["name"], "shape": run.shape}
+            | {"steps": run.steps, "seed": run.seed, **result.metrics}
+            for run, result in ((stored.run, stored.result) for stored in self.runs)
+        ]
+
+
+def runs(store: StoreLike = None, *, status: str = "", task: str = "", results: str | Path | None = None) -> RunList:
+    """What the store (or Parquet files at `results`) holds: all, or one status (done, diverged, failed) or task."""
+    with opened(store, results) as source:
+        return RunList(tuple(StoredRun(*pair) for pair in source.runs(status=status or None, task=task or None)))
+
+
+def find_run(key: str, store: StoreLike = None) -> StoredRun:
+    """One run, by its key or the beginning of it."""
+    with opened(store) as source:
+        pair = source.get(key)
+    if pair is None:
+        raise SpecError(f"no run {key} in this store; headwise runs lists them")
+    return StoredRun(*pair)
+
+
+def merge_runs(files: Iterable[str | Path], store: StoreLike = None) -> Merged:
+    """Join other stores, or exported Parquet files, into this one by key; how many were new."""
+    with opened(store) as source:
+        return source.merge(files)
+
+
+def export_runs(path: str | Path, store: StoreLike = None) -> Path:
+    """Write the store's runs as Parquet (whole) or CSV (a table)."""
+    with opened(store) as source:
+        return source.export(path)

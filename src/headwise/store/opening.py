@@ -1,0 +1,19 @@
+"""Where results are: a store that is open, a file, the user's own, or runs in Parquet files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headwise.store.store import Store
+
+StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in the user's data folder
+
+
+@contextmanager
+def opened(store: StoreLike = None, results: str | Path | None = None) -> Iterator[Store]:
+    """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead."""
+    if isinstance(store, Store) and results is None:
+        yield store
+        return
+    with Store.from_parquet(results) if results is not None else Store(store) as own:  # type: ignore[arg-type]
+        yield own
