@@ -10,12 +10,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from headwise.cost import (
     activation_bytes,
     cached_per_token,
+    cost_of,
     decode_flops,
     forward_flops,
     kv_bytes_per_token,
     layer_parameters,
     parameters,
-    price,
     training_flops,
 )
 from headwise.known import KNOWN, find
@@ -183,7 +183,7 @@ def test_parts_add_up():
 
 def test_price_by_hand():
     """One layer, width 4, one head, no MLP, 3 tokens: 4 projections of 2·3·4·4 and two products of 2·3·3·4."""
-    cost = price(ModelShape.parse("w4-h1-m0"), context=3, dtype="float32")
+    cost = cost_of(ModelShape.parse("w4-h1-m0"), context=3, dtype="float32")
     assert cost.flops["prefill"] == 4 * 2 * 3 * 4 * 4 + 2 * 2 * 3 * 3 * 4
     assert cost.flops["train"] == 3 * cost.flops["prefill"]
     assert cost.flops["decode"] == 4 * 2 * 4 * 4 + 2 * 2 * 4 * 4
@@ -193,7 +193,7 @@ def test_price_by_hand():
 
 def test_a_latent_caches_only_the_latent_and_the_rotary_key():
     known = KNOWN["deepseek-v2-lite"]
-    assert price(known.shape, known.options).kv_bytes_per_token == 27 * (512 + 64) * 2
+    assert cost_of(known.shape, known.options).kv_bytes_per_token == 27 * (512 + 64) * 2
 
 
 def test_the_cache_counts_shared_heads_once():
@@ -203,7 +203,7 @@ def test_the_cache_counts_shared_heads_once():
 
 def test_unknown_dtypes_are_refused():
     with pytest.raises(SpecError, match="int3"):
-        price(ModelShape.parse("w4-h1"), dtype="int3")
+        cost_of(ModelShape.parse("w4-h1"), dtype="int3")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_presets_are_named():
 
 def test_training_is_three_forward_passes_and_the_cache_has_16_bits():
     known = find("gpt2")
-    cost = price(known.shape, known.options)
+    cost = cost_of(known.shape, known.options)
     assert training_flops(known.shape, known.options, 1024) == 3 * cost.flops["prefill"] == cost.flops["train"]
     assert kv_bytes_per_token(known.shape) == 2 * cached_per_token(known.shape) == cost.kv_bytes_per_token
     assert kv_bytes_per_token(known.shape, "float32") == 4 * cached_per_token(known.shape)

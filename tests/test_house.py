@@ -29,7 +29,6 @@ store.listing sweep.single report.studies report.predict sweep.tracking report.t
 report.ledger report.runs report.page report.compare report.suggest
 """
 SIX = 6
-STILL_TWICE = {("tasks.listops", "tasks.pathfinder")}  # default_options; this set shall become empty
 ROOMS, NO_TORCH = HOUSE.split(), LIGHT.split()
 
 
@@ -111,7 +110,7 @@ def test_no_six_lines_of_code_stand_twice():
             if block in seen:
                 twice.add((seen[block], name))
             seen.setdefault(block, name)
-    assert twice == STILL_TWICE
+    assert twice == set()
 
 
 def test_public_names_exist():

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwise.checkpoints.configuration import price as price
     from headwise.checkpoints.configuration import read_config as read_config
     from headwise.checkpoints.export import Exported as Exported
     from headwise.checkpoints.export import export_hf as export_hf
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from headwise.comparison.prediction import predict as predict
     from headwise.comparison.suggest import suggest as suggest
     from headwise.cost import known_models as known_models
-    from headwise.cost import price as price
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
     from headwise.layers.attention import Attention as Attention
@@ -123,7 +123,7 @@ _HOME = {
     "plan_demo": "studies._demo",
     "predict": "comparison.prediction",
     "preset": "options",
-    "price": "cost",
+    "price": "checkpoints.configuration",
     "price_study": "studies._running",
     "read_config": "checkpoints.configuration",
     "run_study": "studies._running",

@@ -1,6 +1,6 @@
 """What a shape costs: parameters, FLOPs, cache and activation bytes. Exact integers, but for activations.
 
-    >>> price("gpt2").parameters["total"]
+    >>> cost_of("gpt2").parameters["total"]
     124439808
 
 Conventions, the same for every shape:
@@ -64,7 +64,7 @@ class Cost(Shown):
         return [{"cost": cost, "of": name, "value": value} for cost, name, value in parts]
 
 
-def price(
+def cost_of(
     model: ModelShape | Known | str,
     options: ModelOptions | None = None,
     *,
@@ -76,7 +76,7 @@ def price(
     """Everything `headwise cost` shows, of a shape, a known model or the name of either.
 
     `dtype` is that of weights and cache; training is counted in float32. A `family` makes a bare shape a model, with
-    the `details` it needs: `price("w512-h8-L6", family="llama", vocab=32000)`.
+    the `details` it needs: `cost_of("w512-h8-L6", family="llama", vocab=32000)`.
     """
     if isinstance(model, ModelShape):
         model = str(model) if family else Known("", model)

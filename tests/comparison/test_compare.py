@@ -14,7 +14,7 @@ from headwise.comparison.pace import BudgetError, draw_up, makespan, plan_second
 from headwise.comparison.plan import ComparisonPlan, follow
 from headwise.comparison.question import MOST_VARIANTS, ask, chosen_variants, read_budget
 from headwise.comparison.trainers import carry_out, outcome_of
-from headwise.cost import price
+from headwise.cost import cost_of
 from headwise.known import find
 from headwise.spec import SpecError
 from headwise.store.rows import TRIAL_SEED, Row
@@ -177,14 +177,14 @@ def planned(seconds=0.01, workers=2, **changes):
 def test_arms_are_proposed_around_the_base_at_equal_cost():
     arms = chosen_variants(question(base="w64-h4-L2"))
     assert arms == ["w64-h4-L2", "w64-h1-L2", "w64-h2-L2", "w64-h8-L2", "w64-h16-L2"]
-    base = price(find("w64-h4-L2").shape).parameters["body"]
+    base = cost_of(find("w64-h4-L2").shape).parameters["body"]
     many = chosen_variants(question(base="w64-h4-L2", vary=("heads", "qk_rank", "depth")))
     assert len(many) == MOST_VARIANTS
     assert many[0] == "w64-h4-L2"
     for text in many:
-        assert price(find(text).shape).parameters["body"] == pytest.approx(base, rel=0.01)
-    cached = price(find(BASE).shape).kv_bytes_per_token
-    assert {price(find(s).shape).kv_bytes_per_token for s in chosen_variants(question(hold="kv"))} == {cached}
+        assert cost_of(find(text).shape).parameters["body"] == pytest.approx(base, rel=0.01)
+    cached = cost_of(find(BASE).shape).kv_bytes_per_token
+    assert {cost_of(find(s).shape).kv_bytes_per_token for s in chosen_variants(question(hold="kv"))} == {cached}
 
 
 def test_given_arms_are_taken_and_their_distance_is_said():

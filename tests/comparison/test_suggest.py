@@ -3,7 +3,7 @@
 import pytest
 
 from headwise.comparison.suggest import suggestions
-from headwise.cost import price
+from headwise.cost import cost_of
 from headwise.known import find
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
@@ -23,7 +23,7 @@ def test_suggestions_name_their_evidence_and_exact_costs():
     shared, *_, latent = found["suggestions"]
     assert (shared["shape"], shared["standing"]) == ("w512-h8-g2-L6", "supported")
     assert shared["kv_bytes_per_token_difference"] == -0.75
-    assert shared["kv_bytes_per_token"] == price(find("w512-h8-g2-L6").shape).kv_bytes_per_token
+    assert shared["kv_bytes_per_token"] == cost_of(find("w512-h8-g2-L6").shape).kv_bytes_per_token
     assert (latent["standing"], latent["kv_bytes_per_token_difference"]) == ("contradicted", -0.75)
     assert [(line["id"], line["says"]) for line in latent["evidence"]] == [("N3", "against")]
     assert "w512-h8-g2-L6" in found["answer"]

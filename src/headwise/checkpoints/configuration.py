@@ -10,9 +10,21 @@ from typing import Any
 
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_json
+from headwise.cost import Cost, cost_of
 from headwise.known import Known
+from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
+
+
+def price(model: ModelShape | Known | str | Path, options: ModelOptions | None = None, **settings: Any) -> Cost:
+    """Parameters, FLOPs, KV cache and memory of a shape, a known model, or a config.json (or the folder it lies in).
+
+    `settings` are those of `headwise.cost.cost_of`: context, dtype, and a family with what it needs.
+    """
+    if isinstance(model, Path) or (isinstance(model, str) and Path(model).exists()):
+        model = read_config(model)
+    return cost_of(model, options, **settings)
 
 
 def read_config(source: str | Path) -> Known:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headwise.cost import layer_parameters, price
+from headwise.cost import cost_of, layer_parameters
 from headwise.known import find
 from headwise.ledger.judge import Judgement, Verdict, judge_all
 from headwise.ledger.law import Law
@@ -229,7 +229,7 @@ def suggestions(
 
 
 def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, int]:
-    found = price(shape, options, context=context)
+    found = cost_of(shape, options, context=context)
     flops = {"train_flops_per_token": found.flops["train_per_token"], "decode_flops": found.flops["decode"]}
     return {"parameters": found.parameters["body"], **flops, "kv_bytes_per_token": found.kv_bytes_per_token}
 

@@ -23,7 +23,7 @@ from headwise.store.rows import Row
 from headwise.studies import load, load_all
 from headwise.sweep.drive import conduct
 from headwise.sweep.plan import Stopped, Summary, make_plan, read_shard
-from headwise.sweep.price import Price, price
+from headwise.sweep.price import Price, price_plan
 from headwise.sweep.resolve import fitted, resolve
 from headwise.sweep.tracking import tracker
 from headwise.sweep.watching import Watching, unwatched
@@ -149,7 +149,7 @@ def price_study(
     with opened(store) as source:
         cells = asked.trials(preset) + asked.of(preset)
         planned = fitted([cell.run for cell in cells], execution, source, dict(data or {}))
-        return StudyPrice(price(make_plan(planned, source, part), workers or usable_cores()))
+        return StudyPrice(price_plan(make_plan(planned, source, part), workers or usable_cores()))
 
 
 # ---- the ledger ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from statistics import linear_regression, mean
 from typing import Any
 
-from headwise.cost import parameters, price
+from headwise.cost import cost_of, parameters
 from headwise.ledger.claims import BITS, Claim, Comparison, against
 from headwise.ledger.law import (
     FEATURES,
@@ -247,7 +247,7 @@ def price_of_one_pair() -> tuple[float, float]:
     ladder, context = PRESETS["paper"].ladder, PRESETS["paper"].context
     pair, options = rung(ladder, max(ladder.widths)), text_options()
     tokens = TOKENS_PER_PARAMETER * parameters(pair["base"], options)["body"]
-    flops = tokens * sum(price(shape, options, context=context).flops["train_per_token"] for shape in pair.values())
+    flops = tokens * sum(cost_of(shape, options, context=context).flops["train_per_token"] for shape in pair.values())
     return float(flops), flops / GPU[1] / 3600
 
 

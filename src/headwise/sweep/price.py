@@ -20,7 +20,7 @@ class Price:
     workers: int
 
 
-def price(plan: SweepPlan, workers: int) -> Price:
+def price_plan(plan: SweepPlan, workers: int) -> Price:
     """FLOPs are exact; time comes from a few steps of a few of the plan's runs, here and now."""
     from headwise.cost import parameters
 

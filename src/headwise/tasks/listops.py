@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from headwise.data import listops as published
 from headwise.data.listops import CLOSE, FIRST_OPERATOR, FIRST_VALUE, OPERATORS, SPLITS, SYMBOLS
 from headwise.models import Bert
-from headwise.options import ModelOptions, preset
+from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import Batch, DataTask
+from headwise.tasks.sequences import class_scores, symbol_options
 from headwise.tasks.stream import Draw, Stream, sample_numbers
 
 OPERATOR_SHARE = 0.25
@@ -102,25 +103,13 @@ class ListOps(DataTask):
         return _Padded(shape, options)
 
     def default_options(self) -> ModelOptions:
-        return preset(
-            "bert",
-            vocab=len(SYMBOLS),
-            context=self.longest,
-            norm_place="pre",
-            final_norm=True,
-            positions="rotary",
-            segments=0,
-            pooler=False,
-            head="classes",
-            classes=VALUES,
-        )
+        return symbol_options(len(SYMBOLS), self.longest, VALUES)
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(output, labels)
 
     def scores(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        loss = F.cross_entropy(output, labels, reduction="none")
-        return {"error": (output.argmax(-1) != labels).float(), "loss": loss}
+        return class_scores(output, labels)
 
     def trivial_error(self) -> float:
         """The commonest value, always."""

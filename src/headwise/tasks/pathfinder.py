@@ -20,10 +20,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headwise.models import Bert
-from headwise.options import ModelOptions, preset
+from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import Batch, Task
+from headwise.tasks.sequences import class_scores, symbol_options
 from headwise.tasks.stream import Draw, Stream
 
 SHAPES, WAYS, LOOKED_AT, TRIES = 2, 4, 4, 2  # of a path: shapes, how each lies, checks at a time, and how often
@@ -190,25 +191,13 @@ class Pathfinder(Task):
         return Bert(shape, options)
 
     def default_options(self) -> ModelOptions:
-        return preset(
-            "bert",
-            vocab=self.levels,
-            context=self.tokens,
-            norm_place="pre",
-            final_norm=True,
-            positions="rotary",
-            segments=0,
-            pooler=False,
-            head="classes",
-            classes=2,
-        )
+        return symbol_options(self.levels, self.tokens, 2)
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(output, labels)
 
     def scores(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        loss = F.cross_entropy(output, labels, reduction="none")
-        return {"error": (output.argmax(-1) != labels).float(), "loss": loss}
+        return class_scores(output, labels)
 
     def trivial_error(self) -> float:
         """Labels are fair coins."""
