@@ -25,7 +25,7 @@ from headwise.tasks.stream import Stream
 
 Batch = tuple[Tensor, Tensor]
 Scores = dict[str, Tensor]
-_NOT_TASKS = {"stream"}
+_NOT_TASKS = ("sequences", "stream")
 
 
 class Task(Spec, ABC):
