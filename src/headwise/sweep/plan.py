@@ -12,11 +12,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headwise.cost import activation_bytes, parameters, sequence_length, training_flops
 from headwise.spec import SpecError
 from headwise.training.run import Run, RunResult
+
+if TYPE_CHECKING:
+    from headwise.tasks import Task
 
 DEATHS = 3  # a run whose process died so often has failed
 STALLED_SECONDS = 900.0  # a run that makes no step for so long has failed
@@ -118,16 +121,16 @@ def sample_tokens(run: Run) -> int:
     being planned: then the model's own context has to do.
     """
     try:
-        return _task_tokens(json.dumps(run.task, sort_keys=True))
+        return _task(json.dumps(run.task, sort_keys=True)).tokens_in(run.options)
     except Exception:  # a task may be anybody's code
         return sequence_length(run.options)
 
 
 @lru_cache(maxsize=1024)
-def _task_tokens(spec: str) -> int:
+def _task(spec: str) -> "Task":
     from headwise.tasks import load
 
-    return load(json.loads(spec)).tokens
+    return load(json.loads(spec))
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

@@ -65,6 +65,10 @@ class Task(Spec, ABC):
     def tokens(self) -> int:
         """Tokens of one sample."""
 
+    def tokens_in(self, options: ModelOptions) -> int:
+        """The same for a planned model, without reading any data: where data decides, the options have heard it."""
+        return self.tokens
+
     def samples(self, stream: Stream) -> int | None:
         """How many samples a stream has; None where it never ends."""
         return None

@@ -76,6 +76,9 @@ class Images(DataTask):
     def tokens(self) -> int:
         return self.default_options().tokens
 
+    def tokens_in(self, options: ModelOptions) -> int:
+        return options.tokens
+
     def default_options(self) -> ModelOptions:
         return preset("vit", **self._facts())
 

@@ -58,6 +58,9 @@ class LongRangeArena(Reading):
             return 1 + self._images.side**2
         return self.length * (2 if self.part == "retrieval" else 1)
 
+    def tokens_in(self, options: ModelOptions) -> int:
+        return options.tokens if self.part == "image" else self.tokens
+
     @property
     def classes(self) -> int:
         return len(self._images.classes) if self.part == "image" else 2
