@@ -300,10 +300,10 @@ def _depth(given: dict[str, Any]) -> int:
         problem = f"depth is {stated!r}, but must be a whole number from 1 to {DEEPEST}"
         raise _Misfit(problem, {"depth": 1}, {"depth": DEEPEST})
     if any(length != stated for length in lengths.values()):
-        told = [f"{name} lists {length}" for name, length in lengths.items()]
-        told += [f"depth is {stated}"] if "depth" in given else []
+        counts = [f"{name} lists {length}" for name, length in lengths.items()]
+        counts += [f"depth is {stated}"] if "depth" in given else []
         fixes = [{name: None} for name in ("depth", *lengths) if name in given]
-        raise _Misfit(f"the layers do not add up: {', '.join(told)}", *fixes)
+        raise _Misfit(f"the layers do not add up: {', '.join(counts)}", *fixes)
     return stated
 
 
@@ -340,13 +340,13 @@ def _substitute(column: list[Any] | None, rows: list[Any], wrong: Any, value: An
 
 def _mended(cls: type[Spec], values: dict[str, Any], fixes: Iterable[dict[str, Any]]) -> list[str]:
     """Those fixes that really give a valid shape, as text."""
-    found = []
+    shapes = []
     for fix in fixes:
         try:
-            found.append(str(cls(**{name: value for name, value in {**values, **fix}.items() if value is not None})))
+            shapes.append(str(cls(**{name: value for name, value in {**values, **fix}.items() if value is not None})))
         except SpecError:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(shapes))
 
 
 def _spread(value: Any, depth: int) -> list[Any]:

@@ -156,9 +156,9 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sizes = [NormSize(width=16), NormSize(width=32)]
-    assert compiled.missing([*sizes, *sizes]) == sizes
+    assert compiled.uncompiled([*sizes, *sizes]) == sizes
     compiled.prepare(sizes)
-    assert compiled.missing(sizes) == []
+    assert compiled.uncompiled(sizes) == []
     assert [path.suffix for path in (tmp_path / "headwise" / "kernels").iterdir()] == [".so", ".so"]
     monkeypatch.setattr(compiled, "_compile", lambda *given: pytest.fail("compiled again"))
     compiled.library.__wrapped__(sizes[0])

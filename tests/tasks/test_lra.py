@@ -176,14 +176,14 @@ def test_damaged_papers_are_named(tmp_path):
 
 def test_images_are_their_grey_pixels_in_order():
     task = parse("lra,part=image")
-    assert (task.tokens, task.classes, task.samples("test")) == (65, 10, len(images.load("").test))
+    assert (task.tokens, task.classes, task.samples("test")) == (65, 10, len(images.load_images("").test))
     inputs, labels = task.draw(0, "test", 1, 8)
-    part = images.load("").test
+    part = images.load_images("").test
     assert torch.equal(labels, torch.from_numpy(part.labels[8:16]))
     assert (inputs[:, 0] == START).all()
     assert np.array_equal(inputs[:, 1:] - SPECIAL, images.grey(part.take(np.arange(8, 16))).reshape(8, 64))
     assert task.build(SHAPE, task.default_options())(inputs).shape == (8, 10)
-    majority = np.bincount(images.load("").train.labels).argmax()
+    majority = np.bincount(images.load_images("").train.labels).argmax()
     assert task.trivial_error() == pytest.approx(float((part.labels != majority).mean()))
 
 

@@ -56,7 +56,7 @@ def test_held_out_windows_score_every_token_but_the_first_once(source, tokenizer
 
 
 def test_many_windows_are_spread_over_a_part(source, monkeypatch):
-    monkeypatch.setattr("headwise.tasks.text.HELD_OUT", 10)
+    monkeypatch.setattr("headwise.tasks.text.HELD_OUT_WINDOWS", 10)
     task = Text(source=source, context=16)
     starts, _ = task.held_out("test")
     (first, last) = task.corpus.segments["test"][0]

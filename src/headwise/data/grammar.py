@@ -14,7 +14,7 @@ THINGS = ("film", "plot", "cast", "music", "script", "ending", "camera", "story"
 GOOD = ("good", "fine", "lovely", "clever", "moving", "bright", "superb", "funny")
 BAD = ("bad", "dull", "clumsy", "weak", "boring", "messy", "awful", "flat")
 HOW = ("", "very ", "rather ", "truly ", "quite ")
-FIELDS = (
+TOPICS = (
     "parsing grammar tree syntax treebank dependency head phrase",
     "speech acoustic phoneme audio pitch voice speaker signal",
     "translation bilingual alignment target decoder reordering source phrase-table",
@@ -45,11 +45,11 @@ def papers(count: int, length: int) -> list[Labelled]:
 def _different(count: int, key: int, make: Callable[[Any], Labelled]) -> list[Labelled]:
     """No text is made twice, so that none can be both trained on and held out."""
     numbers = np.random.Generator(np.random.Philox(key=key))
-    found: dict[tuple[str, ...], float] = {}
-    while len(found) < count:
+    labelled: dict[tuple[str, ...], float] = {}
+    while len(labelled) < count:
         texts, label = make(numbers)
-        found.setdefault(texts, label)
-    return list(found.items())
+        labelled.setdefault(texts, label)
+    return list(labelled.items())
 
 
 def _opinion(numbers: Any) -> Labelled:
@@ -70,7 +70,7 @@ def _review(numbers: Any, length: int) -> Labelled:
 
 def _two_papers(numbers: Any, length: int) -> Labelled:
     label = int(numbers.integers(2))
-    first, second = numbers.choice(len(FIELDS), 2, replace=False)
+    first, second = numbers.choice(len(TOPICS), 2, replace=False)
     return (_paper(numbers, first, length), _paper(numbers, first if label else second, length)), label
 
 
@@ -86,5 +86,5 @@ def _one(numbers: Any, words: tuple[str, ...]) -> str:
 
 
 def _paper(numbers: Any, field: int, length: int) -> str:
-    words = numbers.choice([*FIELDS[field].split(), *GLUE_WORDS], size=length // 6)
+    words = numbers.choice([*TOPICS[field].split(), *GLUE_WORDS], size=length // 6)
     return " ".join(words)[:length]

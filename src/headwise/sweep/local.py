@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.sweep.processes import worker_context
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
@@ -28,7 +28,7 @@ class _Worker:
 
 def sweep(
     plan: SweepPlan,
-    store: Rows,
+    store: ResultStore,
     *,
     checkpoints: Path,
     workers: int = 0,
@@ -49,7 +49,7 @@ class _Pool:
     def __init__(
         self,
         plan: SweepPlan,
-        store: Rows,
+        store: ResultStore,
         checkpoints: Path,
         workers: int,
         weights: Path | None,

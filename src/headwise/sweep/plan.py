@@ -22,7 +22,7 @@ DEATHS = 3  # a run whose process died so often has failed
 STALLED_SECONDS = 900.0  # a run that makes no step for so long has failed
 
 
-class Rows(Protocol):
+class ResultStore(Protocol):
     """What a sweep needs of a store."""
 
     def finished(self, keys: Iterable[str]) -> set[str]: ...
@@ -80,7 +80,7 @@ class Watch:
     stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
 
 
-def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Watch) -> None:
+def record(run: Run, result: RunResult, store: ResultStore, summary: Summary, watch: Watch) -> None:
     """A run has ended: into the store first, then into the counts, then to whoever watches."""
     store.add(run, result)
     summary.trained += 1
@@ -89,7 +89,7 @@ def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Wa
     watch.on_end(run, result)
 
 
-def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> SweepPlan:
+def make_plan(runs: Iterable[Run], store: ResultStore, shard: tuple[int, int] = (0, 1)) -> SweepPlan:
     """Each key once, without those the store holds; of n shards, shard i takes every n-th."""
     unique = {run.key: run for run in runs}
     index, count = shard

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.spec import SpecError
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.training.run import Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
@@ -36,7 +36,7 @@ PLACE_SECONDS = 600.0  # how long an autoscaler may take to bring a node that a 
 
 def sweep(
     plan: SweepPlan,
-    store: Rows,
+    store: ResultStore,
     *,
     address: str,
     checkpoints: Path | str,
@@ -78,7 +78,7 @@ class _Flight:
 
 class _Driver:
     def __init__(
-        self, plan: SweepPlan, store: Rows, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
+        self, plan: SweepPlan, store: ResultStore, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
     ) -> None:
         import ray
 
@@ -137,8 +137,8 @@ class _Driver:
             for run in (flight.run for flight in self.flying.values()):
                 needs = _needs(run)
                 if not any(all(node.get(what, 0) >= n for what, n in needs.items()) for node in nodes):
-                    told = ", ".join(f"{n} of {what}" for what, n in needs.items())
-                    raise SpecError(f"no node of the cluster has what run {run.key} needs: {told}")
+                    wanted = ", ".join(f"{n} of {what}" for what, n in needs.items())
+                    raise SpecError(f"no node of the cluster has what run {run.key} needs: {wanted}")
 
     # ---- hearing of them ---------------------------------------------------------------------------------------
 
@@ -159,15 +159,15 @@ class _Driver:
         """A task ended, one way or another."""
         run = self.flying.pop(reference).run
         try:
-            found = self.ray.get(reference)
+            data = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, SpecError):  # a full disk, another version: it concerns the whole sweep
                 raise error.cause from None
             return self._record(run, RunResult(run.key, "failed", message=str(error)))
         except self.ray.exceptions.RayError as error:
             return self._bury(run, error)
-        if found is not None:
-            self._record(run, RunResult(**found))
+        if data is not None:
+            self._record(run, RunResult(**data))
         elif self.stopping:
             self.summary.stopped += 1
         else:

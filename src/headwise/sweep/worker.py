@@ -43,7 +43,7 @@ def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str
 def _train(
     run: Run, pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, terminated: list[int]
 ) -> tuple[str, Any]:
-    def told(step: int) -> None:
+    def report(step: int) -> None:
         try:
             pipe.send(("step", step))
         except OSError:
@@ -55,7 +55,7 @@ def _train(
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,
             keep_weights=place(weights) if weights else None,
-            on_step=told,
+            on_step=report,
             should_stop=lambda: bool(terminated) or pipe.poll(),
         )
     except Interrupted as stopped:

@@ -146,10 +146,10 @@ def parse(text: str) -> Task:
 def _value(text: str) -> Any:
     """A number or true/false where it reads as one, else text."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
         return text
-    return found if isinstance(found, int | float) else text
+    return value if isinstance(value, int | float) else text
 
 
 def load(spec: dict[str, Any]) -> Task:

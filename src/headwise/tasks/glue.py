@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headwise.data import grammar, hub, stamp
-from headwise.data.tables import END, PAD, SPECIAL, Encoded, Examples, encoder, part_of, rows
+from headwise.data.tables import END, PAD, SPECIAL, Encoded, Examples, encoder, part_of, table_rows
 from headwise.data.text import BYTES, Tokenizer
 from headwise.data.words import predict_by_words
 from headwise.models import Bert
@@ -32,8 +32,8 @@ from headwise.tasks import Batch, DataTask, Scores, Task
 from headwise.tasks.stream import Stream, sample_numbers
 from headwise.tasks.text import Text
 
-Parts = dict[Stream, Examples]
-GENERATED = 6000  # sentences where there is no source
+Splits = dict[Stream, Examples]
+GENERATED_SENTENCES = 6000  # sentences where there is no source
 
 
 # ---- what every task of labelled texts shares ----------------------------------------------------------------------
@@ -46,11 +46,11 @@ class Reading(DataTask):
     vocab: int = Field(default=4096, gt=256, le=65_000, description="number of tokens, with tokenizer bpe")
 
     @abstractmethod
-    def read(self) -> Parts:
+    def read(self) -> Splits:
         """The examples of each part; remembered by the reader while the files stay as they are."""
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> Splits:
         self.check_content()
         return self.read()
 
@@ -99,7 +99,7 @@ class Reading(DataTask):
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
         self.check_options(options)
-        return Reader(shape, options)
+        return TextClassifier(shape, options)
 
     def check_options(self, options: ModelOptions) -> None:
         wanted = self.default_options()
@@ -151,7 +151,7 @@ class Reading(DataTask):
         return {name: self.judge(test.labels, predictions)["error"]}
 
 
-class Reader(nn.Module):
+class TextClassifier(nn.Module):
     """A BERT that finds padding and the second text of a pair by itself."""
 
     def __init__(self, shape: ModelShape, options: ModelOptions) -> None:
@@ -233,7 +233,7 @@ _MNLI = _Published(
     dev="dev_matched",
     hub_dev="validation_matched",
 )
-PUBLISHED: dict[str, _Published] = {
+GLUE_TASKS: dict[str, _Published] = {
     "cola": _Published(
         "CoLA", "cola", ("sentence",), "label", metrics=("matthews",), names=("source", "label", "star", "sentence")
     ),
@@ -281,27 +281,27 @@ class Glue(Reading):
 
     @property
     def classes(self) -> int:
-        return max(1, len(PUBLISHED[self.task].labels))
+        return max(1, len(GLUE_TASKS[self.task].labels))
 
-    def read(self) -> Parts:
+    def read(self) -> Splits:
         return _parts(self.source, self.task, stamp(self.source) if self.source else ())
 
     def judge(self, labels: Any, predictions: Any) -> dict[str, float]:
-        found = {name: METRICS[name](labels, predictions) for name in PUBLISHED[self.task].metrics}
-        return {"error": 1 - sum(found.values()) / len(found), **found}
+        values = {name: METRICS[name](labels, predictions) for name in GLUE_TASKS[self.task].metrics}
+        return {"error": 1 - sum(values.values()) / len(values), **values}
 
 
 @lru_cache(maxsize=4)
-def _parts(source: str, task: str, state: object) -> Parts:
+def _parts(source: str, task: str, state: object) -> Splits:
     if not source:
-        made = Examples.of(grammar.opinions(GENERATED))
-        held_out = np.arange(GENERATED) % 10 == 0
+        made = Examples.of(grammar.opinions(GENERATED_SENTENCES))
+        held_out = np.arange(GENERATED_SENTENCES) % 10 == 0
         train, test = made.only(~held_out), made.only(held_out)
     elif hub.is_dataset(source):
-        train, test = (_from_hub(source, PUBLISHED[task], dev) for dev in (False, True))
+        train, test = (_from_hub(source, GLUE_TASKS[task], dev) for dev in (False, True))
     else:
-        folder = _folder(source, PUBLISHED[task])
-        train, test = (_from_file(folder, PUBLISHED[task], dev) for dev in (False, True))
+        folder = _folder(source, GLUE_TASKS[task])
+        train, test = (_from_file(folder, GLUE_TASKS[task], dev) for dev in (False, True))
     train, validation = part_of(train)
     return {"train": train, "validation": validation, "test": test}
 
@@ -309,14 +309,14 @@ def _parts(source: str, task: str, state: object) -> Parts:
 def _folder(source: str, published: _Published) -> Path:
     place = Path(source)
     if not place.is_dir():
-        raise hub.missing(source, "folder")
+        raise hub.no_source(source, "folder")
     return place / published.folder if (place / published.folder).is_dir() else place
 
 
 def _from_file(folder: Path, published: _Published, dev: bool) -> Examples:
     file = folder / f"{published.dev if dev else 'train'}.tsv"
-    found = []
-    for line, row in rows(file, list(published.names) or None):
+    examples = []
+    for line, row in table_rows(file, list(published.names) or None):
         if absent := [name for name in (*published.texts, published.label) if name not in row]:
             raise SpecError(
                 f"{file} has no column '{absent[0]}'; {published.folder} has one: is it another task's file?"
@@ -324,23 +324,23 @@ def _from_file(folder: Path, published: _Published, dev: bool) -> Examples:
         label = _label(row[published.label], published)
         if label is None:
             raise SpecError(f"{file}, line {line}: '{row[published.label]}' is no label; {_allowed(published)}")
-        found.append((tuple(row[name] for name in published.texts), label))
-    return _enough(Examples.of(found), str(file))
+        examples.append((tuple(row[name] for name in published.texts), label))
+    return _enough(Examples.of(examples), str(file))
 
 
 def _from_hub(source: str, published: _Published, dev: bool) -> Examples:
     place = source if ":" in source or Path(source).exists() else f"{source}:{published.configuration}"
     split = published.hub_dev if dev else "train"
-    found = []
-    for number, row in enumerate(hub.load(place, split)):
+    examples = []
+    for number, row in enumerate(hub.load_split(place, split)):
         names = published.hub_texts or published.texts
         if absent := [name for name in (*names, "label") if name not in row]:
             raise SpecError(f"data set '{place}' has no column '{absent[0]}'; {published.folder} has one")
         label = _number(row["label"], published)
         if label is None:
             raise SpecError(f"data set '{place}', split '{split}', row {number}: label {row['label']} is unknown")
-        found.append((tuple(row[name] for name in names), label))
-    return _enough(Examples.of(found), f"data set '{place}', split '{split}'")
+        examples.append((tuple(row[name] for name in names), label))
+    return _enough(Examples.of(examples), f"data set '{place}', split '{split}'")
 
 
 def _enough(examples: Examples, what: str) -> Examples:

@@ -79,20 +79,20 @@ class ListOps(DataTask):
 
     def _generate(self, draw: Draw, split: int, batch: int) -> tuple[Any, Any]:
         """Candidates until a batch of them has the right length and belongs to the split."""
-        found: list[tuple[Any, Any]] = []
+        kept: list[tuple[Any, Any]] = []
         count = tried = 0
         while count < batch:
             candidates = int(min(1.2 * (batch - count) * (tried + 1) / (count + 1) + 8, ROUND))
             tokens, labels = _write(_grow(self, draw, candidates), draw, self.longest)
             mine = published.split_of(tokens) == split
-            found.append((tokens[mine], labels[mine]))
+            kept.append((tokens[mine], labels[mine]))
             count, tried = count + int(mine.sum()), tried + candidates
             if not count and tried > MOST_TRIED:
                 raise SpecError(
                     f"of {tried} expressions none has {self.shortest} to {self.longest} symbols; "
                     "change depth or arguments"
                 )
-        tokens, labels = (np.concatenate(part)[:batch] for part in zip(*found, strict=True))
+        tokens, labels = (np.concatenate(part)[:batch] for part in zip(*kept, strict=True))
         return tokens, labels
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
@@ -208,12 +208,12 @@ def _evaluate(level: _Level, below: _Level) -> None:
 @lru_cache(maxsize=2)
 def _read(task: ListOps) -> dict[str, published.Expressions]:
     task.check_content()
-    found = {}
-    for split, data in published.read(task.source).items():
-        found[split] = data.only((data.lengths >= task.shortest) & (data.lengths <= task.longest))
-        if not len(found[split].labels):
+    splits = {}
+    for split, data in published.read_splits(task.source).items():
+        splits[split] = data.only((data.lengths >= task.shortest) & (data.lengths <= task.longest))
+        if not len(splits[split].labels):
             raise SpecError(f"{task.source} has no {split} expression of {task.shortest} to {task.longest} symbols")
-    return found
+    return splits
 
 
 def _known(task: ListOps, stream: Stream, most: int) -> tuple[Any, Any]:

@@ -21,17 +21,17 @@ from torch import Tensor, nn
 
 from headwise.data import grammar, hub, images, stamp
 from headwise.data.reviews import read_reviews
-from headwise.data.tables import PAD, SPECIAL, START, Examples, part_of, rows
+from headwise.data.tables import PAD, SPECIAL, START, Examples, part_of, table_rows
 from headwise.models import Bert
 from headwise.models.blocks import init_linear
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks.glue import Parts, Reading
+from headwise.tasks.glue import Reading, Splits
 from headwise.tasks.images import Images
 from headwise.tasks.stream import Stream
 
-GENERATED = 4000  # texts or pairs where there is no source
+GENERATED_TEXTS = 4000  # texts or pairs where there is no source
 SHORTEST_MADE = 64  # bytes: shorter ones could not all be different
 _PAPERS: dict[Stream, str] = {"train": "train", "validation": "eval", "test": "test"}
 _COLUMNS = ["label", "id1", "id2", "text1", "text2"]
@@ -65,12 +65,12 @@ class LongRangeArena(Reading):
     @cached_property
     def _images(self) -> images.ImageSet:
         self.check_content()
-        return images.load(self.source)
+        return images.load_images(self.source)
 
     def digest(self) -> str:
         return images.digest(self.source) if self.part == "image" else super().digest()
 
-    def read(self) -> Parts:
+    def read(self) -> Splits:
         length = 0 if self.source else self.length
         return _parts(self.source, self.part, length, stamp(self.source) if self.source else ())
 
@@ -115,32 +115,32 @@ class _TwoTexts(nn.Module):
 
 
 @lru_cache(maxsize=2)
-def _parts(source: str, part: str, length: int, state: object) -> Parts:
+def _parts(source: str, part: str, length: int, state: object) -> Splits:
     if not source:
         make = grammar.reviews if part == "text" else grammar.papers
-        train, test = part_of(Examples.of(make(GENERATED, length)))
+        train, test = part_of(Examples.of(make(GENERATED_TEXTS, length)))
         return _with_validation(train, test)
     return _papers(source) if part == "retrieval" else _reviews(source)
 
 
-def _reviews(source: str) -> Parts:
+def _reviews(source: str) -> Splits:
     """IMDB has no validation part: where none was published beside train, it is split off."""
     if hub.is_dataset(source):
         train, test = (Examples.of(_dataset_rows(source, split)) for split in ("train", "test"))
         return _with_validation(train, test)
-    found = read_reviews(source)
-    if "train" in found and "val" in found:
-        return {"train": found["train"], "validation": found["val"], "test": found["test"]}
-    return _with_validation(found.get("train") or found["val"], found["test"])
+    splits = read_reviews(source)
+    if "train" in splits and "val" in splits:
+        return {"train": splits["train"], "validation": splits["val"], "test": splits["test"]}
+    return _with_validation(splits.get("train") or splits["val"], splits["test"])
 
 
-def _with_validation(train: Examples, test: Examples) -> Parts:
+def _with_validation(train: Examples, test: Examples) -> Splits:
     train, validation = part_of(train)
     return {"train": train, "validation": validation, "test": test}
 
 
 def _dataset_rows(source: str, split: str) -> Iterator[tuple[tuple[str], int]]:
-    rows = hub.load(source, split)
+    rows = hub.load_split(source, split)
     column = hub.text_column(rows, source)
     for number, row in enumerate(rows):
         if row.get("label") not in (0, 1):
@@ -150,15 +150,15 @@ def _dataset_rows(source: str, split: str) -> Iterator[tuple[tuple[str], int]]:
         yield (row[column],), row["label"]
 
 
-def _papers(source: str) -> Parts:
+def _papers(source: str) -> Splits:
     if not Path(source).is_dir():
-        raise hub.missing(source, "folder")
+        raise hub.no_source(source, "folder")
     return {stream: Examples.of(_paper_rows(Path(source), name)) for stream, name in _PAPERS.items()}
 
 
 def _paper_rows(folder: Path, split: str) -> Iterator[tuple[tuple[str, str], int]]:
     file = folder / f"new_aan_pairs.{split}.tsv"
-    for line, row in rows(file, _COLUMNS):
+    for line, row in table_rows(file, _COLUMNS):
         if row["label"] not in _YES_NO:
             raise SpecError(f"{file}, line {line}: '{row['label']}' is no label; there are 0 and 1")
         yield (row["text1"], row["text2"]), _YES_NO[row["label"]]

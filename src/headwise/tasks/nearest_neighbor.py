@@ -92,11 +92,11 @@ class NearestNeighbor(Task):
         query = draw.sphere(batch, 1, self.dim)
         closeness = query @ points.mT
         if self.target == "oscillating":
-            found = self._oscillating((closeness[..., 0] - closeness[..., 1]) / math.sqrt(2))
+            chosen = self._oscillating((closeness[..., 0] - closeness[..., 1]) / math.sqrt(2))
         else:
             closeness[..., 0] -= self.bias
-            found = closeness.argmax(-1)
-        return self._tokens(torch.cat([points, query], dim=1)), pick(points, found)
+            chosen = closeness.argmax(-1)
+        return self._tokens(torch.cat([points, query], dim=1)), pick(points, chosen)
 
     def _tokens(self, vectors: Tensor) -> Tensor:
         """The points' and the query's vectors with the columns that follow them."""

@@ -6,8 +6,8 @@ compared across tokenisers: all nats of the scored tokens over all their bytes, 
 masked byte, given both sides: another quantity, not to be compared with the first.
 
 Training windows begin anywhere in the training part. Held-out windows tile their part, so that every token but the
-first of a segment is scored once; where a part has more than `HELD_OUT` windows, that many are spread evenly over it.
-Text that occurs twice in a corpus may still stand in two parts: nothing is deduplicated.
+first of a segment is scored once; where a part has more windows than `HELD_OUT_WINDOWS`, that many are spread
+evenly over it. Text that occurs twice in a corpus may be in two parts: nothing is deduplicated.
 """
 
 import math
@@ -29,7 +29,7 @@ from headwise.spec import SpecError
 from headwise.tasks import Batch, DataTask, Scores
 from headwise.tasks.stream import Draw, Stream, sample_numbers
 
-HELD_OUT = 2048  # windows of one part that are scored, at most
+HELD_OUT_WINDOWS = 2048  # windows of one part that are scored, at most
 NOT_SCORED = -100
 CHOSEN, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 NGRAM_TOKENS = 32 << 20  # the n-gram baselines learn from so many tokens at most: more do not fit a small memory
@@ -140,7 +140,7 @@ class Text(DataTask):
                 news += [self.context] * whole + [rest] * (rest > 0)
         if not starts:
             raise self._too_short(part)
-        spread = np.linspace(0, len(starts) - 1, min(len(starts), HELD_OUT)).astype(np.int64)
+        spread = np.linspace(0, len(starts) - 1, min(len(starts), HELD_OUT_WINDOWS)).astype(np.int64)
         return np.array(starts)[spread], np.array(news)[spread]
 
     def _too_short(self, part: text.Part) -> SpecError:

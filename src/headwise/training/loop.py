@@ -48,9 +48,9 @@ def schedule(step: int, steps: int, recipe: Recipe) -> float:
 def train(
     run: Run,
     *,
-    checkpoints: checkpoint.Place | None = None,
+    checkpoints: checkpoint.Location | None = None,
     checkpoint_seconds: float = 20.0,
-    keep_weights: checkpoint.Place | None = None,
+    keep_weights: checkpoint.Location | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:
@@ -69,9 +69,9 @@ def train(
 
 def _train(
     run: Run,
-    checkpoints: checkpoint.Place | None,
+    checkpoints: checkpoint.Location | None,
     checkpoint_seconds: float,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
     on_step: Callable[[int], None],
     should_stop: Callable[[], bool],
 ) -> tuple[nn.Module, RunResult]:
@@ -135,7 +135,7 @@ def _begin(
     run: Run,
     task: Task,
     model: nn.Module,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
     workers: Workers,
     pretrain: Callable[[Run], nn.Module],
 ) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _begin(
 
     Kept weights of that very pre-training save its time and change nothing else.
     """
-    if run.begin.get("name") != pretrained.NAME:
+    if run.begin.get("name") != pretrained.PRETRAINED:
         return construct(run.begin, model, run.seed)
     before = pretrained.earlier(run)
     path = keep_weights / f"{before.key}.safetensors" if keep_weights else None
@@ -193,7 +193,7 @@ def _result(
     model: nn.Module,
     progress: Progress,
     message: str,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
 ) -> RunResult:
     metrics = {} if message else evaluate(task, forward, run, "test", task.samples("test") or TEST_SAMPLES)
     metrics |= progress.known

@@ -14,7 +14,7 @@ from headwise.spec import SpecError
 from headwise.tasks import DataTask, load
 from headwise.training.run import Run
 
-NAME = "pretrained"
+PRETRAINED = "pretrained"
 _INHERITED = ("shape", "recipe", "seed", "evaluations", "execution")
 _OF_THE_HEAD = ("head", "vocab", "context", "classes", "segments", "pooler")
 

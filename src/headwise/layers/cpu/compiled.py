@@ -73,7 +73,7 @@ MACROS = {
 }
 
 
-def missing(sizes: Iterable[KernelSize]) -> list[KernelSize]:
+def uncompiled(sizes: Iterable[KernelSize]) -> list[KernelSize]:
     """Those that this machine has not compiled yet."""
     return [size for size in sorted(set(sizes), key=_command) if not _place(_command(size)).exists()]
 
