@@ -1,4 +1,4 @@
-"""Shapes of equal cost: what else could be had for the price of this one?
+"""Shapes of equal cost: which other shapes cost the same as this one?
 
     for row in equal_cost("w1792-h14-L28", vary=["heads"]):
         print(row.shape, row.difference)
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class EqualCostShape:
-    """A shape that meets the budget, its body's parameters, and how far the held cost is from the base's."""
+    """A shape that meets the budget, its body's parameters, and how far the fixed cost is from the base's."""
 
     shape: ModelShape
     parameters: int
@@ -202,7 +202,7 @@ def _same_sharing(base: AttentionShape, heads: int) -> int:
 
 
 def _rope_rank(base: AttentionShape, qk_rank: int) -> int:
-    """All of the head where the base turns all of it, else as much as fits."""
+    """All of the head where the base rotates all of it, else as much as fits."""
     if base.rope_rank == base.qk_rank:
         return qk_rank
     return min(base.rope_rank, qk_rank - bool(base.kv_latent))

@@ -421,7 +421,7 @@ def test_damaged_zips_are_refused_by_name(tmp_path):
     whole = write_zip(tmp_path / "set.zip", TREE)
     data = bytearray((tmp_path / "set.zip").read_bytes())
     (tmp_path / "cut.zip").write_bytes(data[: len(data) // 2])
-    with pytest.raises(SpecError, match=r"cut.zip is no whole zip file"):
+    with pytest.raises(SpecError, match=r"cut.zip is not a complete zip file"):
         images.load_images(str(tmp_path / "cut.zip"))
     with zipfile.ZipFile(whole) as archive:
         place = archive.getinfo("train/cat/4.png").header_offset + 100

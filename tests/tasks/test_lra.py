@@ -197,7 +197,7 @@ def test_made_parts_share_no_example(part):
     rows = [row for columns in seen for row in zip(*columns, strict=True)]
     assert len(rows) == len(set(rows)) == 4000
     assert max(len(text) for row in rows for text in row) <= 64
-    with pytest.raises(SpecError, match="made texts need a length of at least 64, not 20"):
+    with pytest.raises(SpecError, match="generated texts need a length of at least 64, not 20"):
         LongRangeArena(part=part, length=20)
 
 

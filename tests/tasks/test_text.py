@@ -1,4 +1,4 @@
-"""Language modelling: windows, hidden tokens, bits per byte, and the predictors it has to beat."""
+"""Language modelling: windows, masked tokens, bits per byte, and the predictors it has to beat."""
 
 import math
 import random
@@ -112,7 +112,7 @@ def test_other_data_than_planned_is_refused(tmp_path):
         load(task.spec()).draw(0, "train", 0, 1)
 
 
-# ---- hidden tokens -------------------------------------------------------------------------------------------------
+# ---- masked tokens -------------------------------------------------------------------------------------------------
 
 
 def test_tokens_are_hidden_as_bert_does(source):

@@ -329,7 +329,7 @@ def test_outside_the_hypotheses_nothing_is_certified(facts, reason):
         (lambda: certified_heads(8, 2, math.nan), "must be a number"),
         (lambda: certified_heads(8, 2, "many"), "must be a number"),
         (lambda: certified_heads(8, 2, 0), "no number of heads of rank 2 reaches error 0"),
-        (lambda: certified_heads(64, 1, 1e-9), "too small to be told"),
+        (lambda: certified_heads(64, 1, 1e-9), "too small to be resolved"),
         (lambda: graded_bound(8, 2, 1, [0.5, math.nan]), "a spectrum has one energy"),
         (lambda: graded_bound(8, 2, 1, [0.5, 0.5], energy=-1), "energy is -1"),
         (lambda: graded_heads_needed(8, 2, -1, [0.0, 0.5, 0.5]), "not negative"),

@@ -376,7 +376,7 @@ def test_a_refusal_says_what_is_needed():
         ({"name": "biased-heads", "jumps": 4}, "odd number of heads adds up to one; use 5"),
         ({"name": "biased-heads", "jumps": 3, "bias": 0.5}, "leave points and bias out"),
         ({"name": "fitted-heads", "target": "oscillating", "jumps": 2}, "an odd number of jumps"),
-        ({"name": "majority-vote"}, "4 heads can be of two minds about two points; use 5"),
+        ({"name": "majority-vote"}, "4 heads may tie between two points; use 5"),
     ],
 )
 def test_impossible_constructions_are_refused(begin, message):

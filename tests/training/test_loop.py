@@ -64,7 +64,7 @@ def test_impossible_runs_are_refused(wrong):
 
 
 def test_training_learns():
-    """One full-rank head on an easy set: well under the trivial error."""
+    """One full-rank head on an easy set: well under the no-skill baseline."""
     result = train(small_run(shape="w8-h1-m32", steps=800, recipe=Recipe(batch=128)))
     assert result.status == "done"
     assert result.metrics["error"] < 0.6 * result.metrics["trivial_error"]
@@ -137,7 +137,7 @@ def test_a_loss_that_stays_absurd_is_divergence():
     recipe = Recipe(batch=16, learning_rate=100.0, schedule="constant", warm_up=0.0)
     result = train(small_run(steps=600, recipe=recipe, options=preset("encoder", norm="rms", norm_place="pre")))
     assert result.status == "diverged"
-    assert "10 times the trivial error for 500 steps" in result.message
+    assert "10 times the error of the no-skill baseline for 500 steps" in result.message
 
 
 def test_staying_at_the_trivial_error_is_a_result():

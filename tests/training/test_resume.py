@@ -269,7 +269,7 @@ def test_a_rename_that_fails_half_way_leaves_the_previous_one(tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", second_fails)
-        with pytest.raises(DiskError, match="mend that"):
+        with pytest.raises(DiskError, match="fix that"):
             saved(tmp_path / "run", 2)
     assert names(tmp_path / "run") == ["run.previous"]
     assert step_of(tmp_path / "run") == 1

@@ -1,4 +1,4 @@
-"""Labelled texts from a small grammar, for trying things where no data is at hand. They say nothing about language.
+"""Labelled texts from a small grammar, for trying things out without data. They say nothing about language.
 
 `opinions` are sentences about films, good (1) or bad (0): a word of praise or blame that may be negated, and after
 "but" only what follows counts. `reviews` are many clauses, most of them of the review's opinion. `papers` are pairs of
@@ -28,17 +28,17 @@ Labelled = tuple[tuple[str, ...], float]
 
 
 def opinions(count: int) -> list[Labelled]:
-    """So many different sentences with their labels, in no order."""
+    """`count` different sentences with their labels, in random order."""
     return _different(count, 1, _opinion)
 
 
 def reviews(count: int, length: int) -> list[Labelled]:
-    """So many texts of at most that many bytes; three of four clauses say what the whole says."""
+    """`count` texts of at most `length` bytes; three of four clauses have the label of the whole."""
     return _different(count, 2, lambda numbers: _review(numbers, length))
 
 
 def papers(count: int, length: int) -> list[Labelled]:
-    """So many pairs of texts of at most that many bytes each."""
+    """`count` pairs of texts of at most `length` bytes each."""
     return _different(count, 3, lambda numbers: _two_papers(numbers, length))
 
 

@@ -53,7 +53,7 @@ def text_column(rows: Any, source: str) -> str:
 
 
 def no_source(source: str, wanted: str = "file or folder") -> SpecError:
-    """What to say of a source that is neither what is wanted nor looks like a data set's name."""
+    """The error for a source that is neither what is wanted nor looks like a data set's name."""
     return SpecError(f"there is no {wanted} '{source}'")
 
 

@@ -1,4 +1,4 @@
-"""What a source of images holds, before anything is decoded: one reader a format, all giving the same `ImageFiles`.
+"""What a source of images holds, before anything is decoded: one reader per format, all giving the same `ImageFiles`.
 
 Folders, zips and data sets hold encoded images, which Pillow decodes; CIFAR, MNIST and the digits hold arrays. What
 cannot be read is named: the file, and inside it the record, counted from 1.
@@ -57,7 +57,7 @@ def scan(source: str) -> ImageFiles:
     if place.is_file():
         if not zipfile.is_zipfile(place):
             raise SpecError(
-                f"{place} is no whole zip file; give a zip or a folder of images, or CIFAR's or MNIST's folder"
+                f"{place} is not a complete zip file; give a zip or a folder of images, or CIFAR's or MNIST's folder"
             )
         return _scan_files(place)
     present = {file.name for file in place.iterdir() if file.is_file()}
@@ -180,7 +180,7 @@ def _from_encoded(
 
 
 def _decoded(names: list[str], contents: Callable[[], Iterable[bytes]]) -> Iterator[Any]:
-    """Every image, grey if all of them are; what their heads say of that is looked at first."""
+    """Every image, grey if all of them are; the files' headers are checked for that first."""
     from PIL import Image
 
     coloured = False
@@ -203,7 +203,7 @@ def _refusing(name: str) -> Iterator[None]:
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{name} cannot be read: {error or type(error).__name__}; mend or remove it") from None
+        raise SpecError(f"{name} cannot be read: {error or type(error).__name__}; repair or remove it") from None
 
 
 # ---- CIFAR and MNIST: arrays in files of their own -----------------------------------------------------------------

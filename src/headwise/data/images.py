@@ -36,7 +36,7 @@ class ImageSplit:
 
     pixels: Any  # (all images, side, side, channels), bytes
     rows: Any  # which of them are these
-    labels: Any  # class numbers, one a row
+    labels: Any  # class numbers, one per row
 
     def __len__(self) -> int:
         return len(self.rows)

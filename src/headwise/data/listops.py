@@ -103,7 +103,7 @@ def digest(source: str) -> str:
 
 
 def read_splits(source: str) -> dict[str, Expressions]:
-    """Every split of a published file or folder; read once a process, for as long as it stays what it was."""
+    """Every split of a published file or folder; read once per process, while the file stays unchanged."""
     files = _files(source)
     return _read(tuple(files.items()), tuple(path.stat().st_mtime_ns for path in files.values()))
 
@@ -183,7 +183,7 @@ def _line(text: str, headed: bool) -> tuple[list[int], int]:
     try:
         tokens = [_NUMBERS[symbol] for symbol in symbols]
     except KeyError as error:
-        raise ValueError(f"{error} is no symbol of ListOps; there are {' '.join(SYMBOLS[1:])}") from None
+        raise ValueError(f"{error} is not a symbol of ListOps; there are {' '.join(SYMBOLS[1:])}") from None
     value = value_of(tokens)
     if label != str(value):
         raise ValueError(f"its label is '{label}', but the value of the expression is {value}")

@@ -1,6 +1,6 @@
 """A corpus as a memory-mapped stream of tokens, in three parts that never overlap.
 
-    corpus = open_corpus("stories.txt")                         # one token a byte
+    corpus = open_corpus("stories.txt")                         # one token per byte
     corpus = open_corpus("stories.txt", "bpe", 1024)            # byte pairs, learned from the training part alone
 
 A corpus is a file, the files of a folder in order of their names, a data set by name, or, with no source, the source

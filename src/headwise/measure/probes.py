@@ -25,7 +25,7 @@ by side (tokens × H·V), and a(x) = A Oᵀ what it adds to the residual stream.
 Ranks and patterns are means over heads and queries, condition numbers geometric means over heads or samples, infinite
 where a matrix is singular. Padded queries do not count. Everything is computed in float64 on a copy of the layer.
 
-Cost: the Jacobian probes are the expensive ones, seconds a layer for a thousand numbers (tokens × width) and up to a
+Cost: the Jacobian probes are the expensive ones, seconds per layer for a thousand numbers (tokens × width) and up to a
 minute beyond `spectra.EXACT_SIZE`, where the one without the residual is mostly NaN (see `jacobian_extremes`).
 The rest is one forward pass and singular values of matrices no larger than tokens × H·V.
 
@@ -116,7 +116,7 @@ class Call:
         return self._results[2].movedim(1, 0)[:, self._real]
 
     def matrices(self, part: str) -> list[Tensor]:
-        """For each sample, a row a token: `tokens` x, `heads` side by side, `output` a(x) or `residual` x + a(x)."""
+        """Per sample, one row per token: `tokens` x, `heads` side by side, `output` a(x) or `residual` x + a(x)."""
         heads, output, _ = self._results
         x = self.given["x"]
         matrices = {"tokens": x, "heads": heads, "output": output, "residual": x + output}[part]

@@ -23,7 +23,7 @@ Function = Callable[[Tensor], Tensor]
 
 EXACT_SIZE = 2048  # up to this many inputs a Jacobian is written out: 7 seconds on one core, 32 MB
 STEPS, CHECKED_EVERY = 400, 20  # of Lanczos above it: two products with the Jacobian each
-TOLERANCE = 0.05  # relative error at which an extreme counts as found
+TOLERANCE = 0.05  # relative error at which an extreme counts as converged
 
 
 def singular_values(left: Tensor, right: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Extremes:
 
     @property
     def condition(self) -> float:
-        """The condition number, or NaN where an extreme was not found: `at_least` is all that is known then."""
+        """The condition number, or NaN where an extreme has not converged: `at_least` is all that is known then."""
         return self.at_least if self.converged else math.nan
 
 

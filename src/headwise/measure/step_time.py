@@ -1,4 +1,4 @@
-"""How long a training step takes here, measured on single blocks: a model too large for this machine has a time too.
+"""How long a training step takes here, measured block by block, so that a model may be too large for this machine.
 
 A budget of time is met by steps, not by sizes: a shape whose step takes twice as long gets half the steps.
 """

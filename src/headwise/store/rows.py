@@ -41,7 +41,7 @@ def cell(rows: Iterable[Row], **place: Any) -> list[Row]:
 
 
 def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:
-    """The finished runs among the cells, as claims and charts read them; a trial that diverged has an endless error."""
+    """The finished runs among the cells, as claims and charts read them; a diverged trial has an infinite error."""
     done = []
     for at in cells:
         result = results.get(at.run.cell_key)
@@ -54,7 +54,7 @@ def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:
 
 
 def _facts(run: Run, result: RunResult) -> dict[str, float]:
-    """What a run cost and was given, beside its metrics."""
+    """Cost and setting of a run, beside its metrics."""
     sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
     spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
     spent |= {"kv_bytes_per_token": float(kv_bytes_per_token(run.model_shape))}
@@ -82,7 +82,7 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
 
 
 def at_rates(run: Run, rates: Iterable[float]) -> list[Run]:
-    """Trials of learning rates, each a whole schedule, with a seed that is judged nowhere."""
+    """Trials of learning rates, each a whole schedule, with a seed that no comparison uses."""
     return [at_rate(run, rate).replace(seed=TRIAL_SEED) for rate in rates]
 
 
@@ -91,11 +91,11 @@ def at_rate(run: Run, rate: float) -> Run:
 
 
 def best_rate(trials: list[Run], store: Store) -> float:
-    """Of runs that differ in their learning rate, the rate with the least validation error."""
+    """Of runs that differ in their learning rate, the learning rate with the least validation error."""
     errors = {}
     for run in trials:
         stored = store.get(run.key)
         errors[run.recipe.learning_rate] = stored[1].validation_error if stored else math.inf
     if min(errors.values()) == math.inf:
-        raise SpecError(f"no run with a learning rate of {', '.join(map(str, errors))} came to an end; try lower ones")
+        raise SpecError(f"no run finished with learning rate {', '.join(map(str, errors))}; try lower ones")
     return min(errors, key=lambda rate: errors[rate])

@@ -4,7 +4,7 @@
         store.add(run, result)      # one transaction; False where the run was finished already
         store.finished(keys)        # what a sweep need not do again
         store.get("3fa9")           # (run, result), by the key or by its first digits
-        store.frame()               # polars, a row a run
+        store.frame()               # polars, one row per run
         store.merge(["other.db", "exported/"])
 
 Only the driver process writes; workers hand their `RunResult` back to it. Two drivers on one file wait for each other.
@@ -182,7 +182,7 @@ class Store(AbstractContextManager["Store"]):
         return self._points("curves", self._find(key))
 
     def frame(self) -> "polars.DataFrame":
-        """A row a run: the spec, the result and every metric as columns.
+        """One row per run: the spec, the result and every metric as columns.
 
         Where layers differ, a size is text ('8,8,4'), and so is its whole column. `steps` were planned, `steps_done`
         reached. What else is in the spec has dotted names ('recipe.batch'); a metric whose name is taken becomes
@@ -236,7 +236,7 @@ class Store(AbstractContextManager["Store"]):
         return [key for (key,) in self._query(f"SELECT key FROM runs WHERE {condition} ORDER BY created, key", *values)]
 
     def _find(self, start: str) -> str | None:
-        """The key that starts so, if one does."""
+        """The key that starts with these digits, if there is one."""
         matches = self._keys("substr(key, 1, ?) = ?", len(start), start) if start else []
         if len(matches) > 1:
             raise StoreError(f"'{start}' is the start of {_listed(matches)}; give more digits")

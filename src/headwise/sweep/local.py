@@ -85,7 +85,7 @@ class _Pool:
         for worker in self.workers:
             self._end(worker)
 
-    # ---- giving runs out ---------------------------------------------------------------------------------------
+    # ---- scheduling --------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Give every idle worker the longest run that fits the memory left; a run too large waits to be alone."""
@@ -108,7 +108,7 @@ class _Pool:
         except OSError:
             self._bury(worker)
 
-    # ---- hearing of them ---------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -139,7 +139,7 @@ class _Pool:
         record(run, result, self.store, self.summary, self.watch)
 
     def _bury(self, worker: _Worker) -> None:
-        """A worker died: another takes its place, and its run goes on from its checkpoint."""
+        """A worker died: another takes its place and resumes the run from its checkpoint."""
         run, worker.run = worker.run, None
         worker.process.join()
         code = worker.process.exitcode

@@ -71,7 +71,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class Watch:
-    """What a sweep tells while it runs; the command line draws it."""
+    """What a sweep reports while it runs; the command line shows it."""
 
     on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
@@ -81,7 +81,7 @@ class Watch:
 
 
 def record(run: Run, result: RunResult, store: ResultStore, summary: Summary, watch: Watch) -> None:
-    """A run has ended: into the store first, then into the counts, then to whoever watches."""
+    """A run has ended: stored first, then counted, then reported."""
     store.add(run, result)
     summary.trained += 1
     summary.diverged += result.status == "diverged"

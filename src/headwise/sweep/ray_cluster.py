@@ -6,7 +6,7 @@ run whose worker or node dies goes on from its checkpoint elsewhere, if all node
 they share, or a URL that fsspec knows. Tasks and driver talk over a small actor, the board: tasks write how far they
 are and read whether to stop. The board lives and dies with the driver; without it a task checkpoints and ends.
 
-Ray is imported by functions only: nobody needs it who does not ask for it.
+Ray is imported inside functions only: nothing else needs it installed.
 """
 
 import logging
@@ -68,12 +68,12 @@ def _everywhere(folder: Path | str) -> str:
 
 @dataclass
 class _Flight:
-    """A run handed out. `number` tells it from an earlier flight of the same run, whose last words may come late."""
+    """A run handed out. `number` tells it from an earlier flight of the same run, whose messages may arrive late."""
 
     run: Run
     number: int
-    step: int = -1  # the last it told; before the first, it may be waiting for a place
-    moved: float = 0.0  # when it told that
+    step: int = -1  # the last reported; before the first, it may be waiting for a place
+    moved: float = 0.0  # when it was reported
 
 
 class _Driver:
@@ -114,7 +114,7 @@ class _Driver:
                 self.ray.cancel(reference, force=True)
             self.ray.kill(self.settings[-1])
 
-    # ---- giving runs out ---------------------------------------------------------------------------------------
+    # ---- scheduling --------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         if self.stopping or not self.queue:
@@ -129,7 +129,7 @@ class _Driver:
             self.flying[reference] = _Flight(run, self.flights)
 
     def _check_places(self) -> None:
-        """A run that no node can hold would wait for ever; it gets the time a new node may need."""
+        """A run that fits on no node would wait forever; it gets the time that a new node may need."""
         if any(flight.step >= 0 for flight in self.flying.values()):
             self.busy = time.monotonic()
         elif time.monotonic() - self.busy > self.place_seconds:
@@ -140,10 +140,10 @@ class _Driver:
                     wanted = ", ".join(f"{n} of {what}" for what, n in needs.items())
                     raise SpecError(f"no node of the cluster has what run {run.key} needs: {wanted}")
 
-    # ---- hearing of them ---------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------
 
     def _read_board(self) -> None:
-        """Say whether to stop, hear how far runs are; a board that is being restarted is read next time."""
+        """Say whether to stop, read how far runs are; a board that is being restarted is read next time."""
         steps: dict[int, int] = {}
         with suppress(self.ray.exceptions.RayError):
             steps = self.ray.get(self.settings[-1].read.remote(self.stopping > 0), timeout=ANSWER_SECONDS)
@@ -301,7 +301,7 @@ class _Line:
 
 
 class _Board:
-    """Where tasks leave their steps and the driver its wish to stop."""
+    """Where tasks write their steps, and the driver whether to stop."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -351,7 +351,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Ray tries for minutes, and complains in many lines, where nobody listens."""
+    """Fail early: where no cluster answers, Ray tries for minutes and prints many lines."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if colon and port.isdigit():
         try:

@@ -1,4 +1,4 @@
-"""Runs as they are planned on this machine: device and precision, which data, and the kernels that pay."""
+"""Runs as they are planned on this machine: device and precision, which data, and the kernels worth compiling."""
 
 import json
 import math
@@ -44,9 +44,9 @@ def resolve(device: str, precision: str) -> Execution:
 def fitted(
     runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
 ) -> list[Run]:
-    """The runs as they are planned here: as the store already holds them, else with the path that pays.
+    """The runs as they are planned here: as the store already has them, else with the faster path.
 
-    Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
+    Runs of a task that reads data get the hash of that data; `sources` says where, by the task's name.
 
     Kernels take a second or two to compile, so they are for runs that are not over by then, on a machine where they can
     be compiled and win a race.
@@ -115,7 +115,7 @@ def _model_kernels(shape: str, options: ModelOptions, tokens: int) -> frozenset[
 
 
 def compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
-    """What the runs will want, if this machine does not have it yet."""
+    """Compile what the runs will use, where this machine has not done so yet."""
     sizes: set[KernelSize] = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
     if not sizes:
         return

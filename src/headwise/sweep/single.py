@@ -27,7 +27,7 @@ from headwise.training.run import Recipe, Run, RunResult
 
 @dataclass(frozen=True)
 class Trained(Shown):
-    """A run and what came of it."""
+    """A run and its result."""
 
     run: Run
     result: RunResult

@@ -1,7 +1,7 @@
-"""What shapes are tried on: one file per task, found by its name.
+"""The tasks that models are trained on: one file per task, looked up by its name.
 
 A task is a spec (its fields are its options) that knows how to draw a batch, how to wrap a model of any shape, what
-the loss and the metrics are, and what a predictor scores that has learned nothing. The trainer asks for no more.
+the loss and the metrics are, and the error without skill (no-skill baseline). The trainer needs no more.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class Task(Spec, ABC):
 
     @abstractmethod
     def trivial_error(self) -> float:
-        """The error of the best predictor that has learned nothing of what the task is about."""
+        """The no-skill baseline: the error of the best predictor that has learned nothing of what the task is about."""
 
     def floor(self) -> float | None:
         """The least error there can be, where it is known."""

@@ -1,4 +1,4 @@
-"""Image classification with a vision transformer: the usual test of a shape on something real.
+"""Image classification with a vision transformer: the usual test of a shape on real data.
 
 By default scikit-learn's digits (8 × 8 pixels): good for a quick look, but every sensible shape solves them. With a
 `source`, a folder or zip of images, CIFAR's or MNIST's own files, or a data set by name (`headwise.data.images` says
@@ -33,7 +33,7 @@ SEARCH_PATIENCE = 3  # settings in a row that were no better
 
 class Images(DataTask):
     name: ClassVar[str] = "images"
-    summary: ClassVar[str] = "tell classes of images apart (digits, CIFAR, MNIST, your own): a shape on something real"
+    summary: ClassVar[str] = "image classification (digits, CIFAR, MNIST, your own): a shape on real data"
     usual_shape: ClassVar[str] = "w64-h4-L3"
 
     side: int = Field(default=0, ge=0, description="pixels an image is scaled to; 0 leaves it as it is")
@@ -50,7 +50,7 @@ class Images(DataTask):
         return data.digest(self.source)
 
     def images(self) -> data.ImageSet:
-        """The data, read once a process."""
+        """The data, read once per process."""
         self.check_content()
         return data.load_images(self.source, side=self.side, validation=self.validation)
 

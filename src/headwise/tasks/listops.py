@@ -29,7 +29,7 @@ from headwise.tasks.stream import Draw, Stream, sample_numbers
 
 OPERATOR_SHARE = 0.25
 VALUES = 10
-KNOWN_SAMPLES, FITTED_SAMPLES = 4096, 16384  # for the trivial error, and to fit the classical methods on
+KNOWN_SAMPLES, FITTED_SAMPLES = 4096, 16384  # for the no-skill baseline, and to fit the classical methods on
 MOST_TRIED = 50_000  # candidates without a single expression of the right length, before giving up
 ROUND = 4096  # most candidates at once
 
@@ -191,7 +191,7 @@ def _evaluate(level: _Level, below: _Level) -> None:
     inner = level.arguments > 0
     counts = level.arguments[inner]
     real = np.arange(counts.max(initial=1)) < counts[:, None]
-    table = np.full(real.shape, VALUES)  # a row an operator; beyond its arguments more than any value
+    table = np.full(real.shape, VALUES)  # one row per operator; beyond its arguments more than any value
     lengths = np.zeros(real.shape, dtype=np.int64)
     table[real], lengths[real] = below.values, below.sizes
     ordered = np.sort(table, axis=1)
@@ -202,7 +202,7 @@ def _evaluate(level: _Level, below: _Level) -> None:
     level.sizes[inner] = 2 + lengths.sum(1)
 
 
-# ---- what learns nothing, and what learns without attention --------------------------------------------------------
+# ---- baselines: no skill, and learning without attention -----------------------------------------------------------
 
 
 @lru_cache(maxsize=2)

@@ -157,7 +157,7 @@ class NearestNeighbor(Task):
 
 
 class _Placed(nn.Module):
-    """An encoder whose tokens know their places: a learned vector for each, begun as the rank paper begins them."""
+    """An encoder with learned positions, initialised as in the rank paper."""
 
     def __init__(self, body: Encoder, points: int, dim: int, concatenated: bool) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _Placed(nn.Module):
 
 
 class _Ask(nn.Module):
-    """An encoder whose last token asks and is not itself an answer; with a bias, points know their places."""
+    """An encoder whose last token is the query, never an answer; with a bias, points have learned positions."""
 
     def __init__(self, body: Encoder, places: int) -> None:
         super().__init__()

@@ -216,7 +216,7 @@ def certified_heads(dim: int, rank: int, error: Any, *, values: Values = "scalar
     dim = whole("dim", dim, 2, _WIDEST)
     rank, allowed = whole("rank", rank, 1, dim), read_error(error)
     one = _bound(dim, rank, 1, values, skip)
-    if rank == dim or one + math.sqrt(dim) / 10**6 < allowed:  # no doubt, so nothing to settle
+    if rank == dim or one + math.sqrt(dim) / 10**6 < allowed:  # clear without exact numbers
         return 1
     if rank == dim - 1:  # two heads see everything, as far as the bound can tell
         return 1 if one <= allowed else 2
@@ -224,7 +224,7 @@ def certified_heads(dim: int, rank: int, error: Any, *, values: Values = "scalar
         raise SpecError(f"no number of heads of rank {rank} reaches error 0 in dim {dim}; ask for a larger error")
     least = 0.5 * (1 - float(np.sum(_sign_spectrum(dim, _DEEPEST))))
     if allowed < least:
-        raise SpecError(f"error {error} is too small to be told in dim {dim}; ask for at least {least:.1e}")
+        raise SpecError(f"error {error} is too small to be resolved in dim {dim}; ask for at least {least:.1e}")
     doublings = _least(lambda k: _bound(dim, rank, 2**k, values, skip) > allowed + 1e-12, 0)
     return least_heads(dim, rank, allowed, values, skip, 2 ** max(0, doublings - 1))
 

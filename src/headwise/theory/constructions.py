@@ -310,7 +310,7 @@ def vote_error(dim: int, heads: int) -> float:
     from scipy.special import bdtr
 
     if whole("heads", heads, 1) % 2 == 0:
-        raise SpecError(f"{heads} heads can be of two minds about two points; use {heads + 1}")
+        raise SpecError(f"{heads} heads may tie between two points; use {heads + 1}")
 
     def wrong(t: Array) -> Array:
         return np.asarray(bdtr((heads - 1) // 2, heads, 0.5 + np.arcsin(np.abs(t)) / math.pi))

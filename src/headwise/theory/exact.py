@@ -83,7 +83,7 @@ def least_heads(dim: int, rank: int, error: Fraction, values: Values, skip: bool
             return heads
         else:
             heads = candidate
-    raise SpecError(f"the heads of rank {rank} in dim {dim} for error {float(error):g} cannot be told to a whole one")
+    raise SpecError(f"the heads of rank {rank} in dim {dim} for error {float(error):g} cannot be determined exactly")
 
 
 def _lines(dim: int, rank: int, heads: int, values: Values, skip: bool, bits: int) -> list[tuple[Fraction, Fraction]]:
@@ -155,7 +155,7 @@ def _tail(
 
 
 def _stays_lower(dim: int, rank: int, first: int, total: bool) -> bool:
-    """Whether of the two limits of free heads the one that is lower now, `total` or not, is so for ever.
+    """Whether of the two limits of free heads the one that is lower now, `total` or not, stays the lower one.
 
     The difference of their steps, times a positive factor, is a polynomial of degree four in l: where its forward
     differences share a sign, it keeps that sign.

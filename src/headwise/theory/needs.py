@@ -97,7 +97,7 @@ class FittedHeads(Construction):
     keys: Keys = Field(default="independent", description="how a key lies to its query; uniform: their cosine is")
     values: Literal["scalar", "free"] = Field(default="scalar", description="multiples of the identity, or any matrix")
     samples: int = Field(default=16384, gt=0, description="that the values are fitted to")
-    thresholds: bool = Field(default=False, description="the first point must win by a margin, a random one a head")
+    thresholds: bool = Field(default=False, description="the first point must win by a margin, a random one per head")
     target: SearchTarget = Field(default="nearest", description="what is asked for")
     jumps: int = Field(default=1, gt=0, description="of the oscillating target, odd")
 
@@ -174,7 +174,7 @@ class MajorityVote(Construction):
         dim, heads, _ = sizes
         notes = self.points - 1
         if self.points == 2 and heads % 2 == 0:
-            raise SpecError(f"{heads} heads can be of two minds about two points; use {heads + 1}")
+            raise SpecError(f"{heads} heads may tie between two points; use {heads + 1}")
         columns = {"tags": True, "notes": notes, "answer": "apart"}
         task = self._task(dim, layout=self.layout, queries="self" if self.farthest else "separate", **columns)
         width = 2 * dim + self.points + notes

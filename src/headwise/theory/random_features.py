@@ -6,8 +6,9 @@ second point to the first and y the query. With weights a the error is 1 - 2 b·
     C_hg = 1/2 + (2/π²) arcsin(q_h·q_g) arcsin(k_h·k_g)        b_h = 1/2 + 1/2 agreement(q_h·k_h)
 
 so that the best error is 1 - bᵀC⁻¹b. One Cholesky factor C = LLᵀ gives it for every number of heads up to H at once:
-with w = L⁻¹b it is 1 - w_1² - … - w_H'². Where C does not fit into memory, conjugate gradients make its blocks anew for
-each product. Single precision does, with sums in double: C's condition number, but for the mean, stays in the hundreds.
+with w = L⁻¹b it is 1 - w_1² - … - w_H'². Where C does not fit into memory, conjugate gradients compute its blocks again
+for each product. Single precision is enough, with sums in double: C's condition number, but for the mean, is in the
+hundreds.
 
     errors = nested_errors(draw_heads(8, 4096, "uniform", seed=0))      # errors[H - 1] is that of the first H heads
 """
@@ -29,7 +30,7 @@ _PATIENCE = 8  # steps
 
 
 class HeadDirections(NamedTuple):
-    """Queries and keys, a row a head; unit vectors unless they are to be as published."""
+    """Queries and keys, one row per head; unit vectors unless they are to be as published."""
 
     queries: Array
     keys: Array

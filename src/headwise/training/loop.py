@@ -26,7 +26,7 @@ from headwise.training.optim import FlatOptimizer
 from headwise.training.progress import Progress, restore, state
 from headwise.training.run import Recipe, Run, RunResult
 
-DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
+DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # times the no-skill baseline, for so many steps in a row
 REPORT_SECONDS = 0.2
 
 
@@ -182,7 +182,8 @@ def _diverged(loss: float, trivial: float, progress: Progress) -> str:
         return f"the loss was {loss} at step {progress.step}"
     progress.bad_steps = progress.bad_steps + 1 if loss > DIVERGED_AT * trivial else 0
     if progress.bad_steps >= DIVERGED_FOR:
-        return f"the loss was over {DIVERGED_AT:g} times the trivial error for {DIVERGED_FOR} steps, to {progress.step}"
+        baseline = f"{DIVERGED_AT:g} times the error of the no-skill baseline"
+        return f"the loss was over {baseline} for {DIVERGED_FOR} steps, up to step {progress.step}"
     return ""
 
 

@@ -20,7 +20,7 @@ _OF_THE_HEAD = ("head", "vocab", "context", "classes", "segments", "pooler")
 
 
 def earlier(run: Run) -> Run:
-    """The training that a run begins with, as a run of its own: the same as if somebody had asked for it alone."""
+    """The training that a run begins with, as a run of its own: the same as if it were asked for alone."""
     given: dict[str, Any] = run.begin.get("run") or {}
     if set(run.begin) != {"name", "run"} or not {"task", "steps"} <= set(given) or given.get("begin"):
         raise SpecError('a pre-training is {"name": "pretrained", "run": {"task": {...}, "steps": ...}}, from nothing')

@@ -28,7 +28,7 @@ Contents = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class DiskError(SpecError):
-    """The disk refused; what was there before is intact."""
+    """A file cannot be read or written; what was there before is intact."""
 
 
 class Url:
@@ -93,7 +93,7 @@ class Url:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Ask the store itself, not what was heard from it before; each kind of store has errors of its own."""
+        """Ask the store itself, not fsspec's cache of it; each kind of store has errors of its own."""
         try:
             self.files.invalidate_cache()
             yield
@@ -130,8 +130,8 @@ def write(path: Location, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
     except OSError as error:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-        mend = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
-        raise DiskError(f"cannot write {path}: {_reason(error)}; {mend} and run the same command again") from None
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix that"
+        raise DiskError(f"cannot write {path}: {_reason(error)}; {fix} and run the same command again") from None
     return digest
 
 
@@ -159,7 +159,7 @@ def read(path: Location) -> Contents | None:
 
 
 def remove(path: Location) -> None:
-    """Forget a finished run's checkpoints; one that cannot be removed is no reason to lose the run's result."""
+    """Remove a finished run's checkpoints; one that cannot be removed does not lose the run's result."""
     with suppress(OSError):
         for candidate in (path, previous(path), *path.parent.glob(f"{path.name}.*.new")):
             candidate.unlink(missing_ok=True)
