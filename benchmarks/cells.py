@@ -85,7 +85,7 @@ def our_steps(cell, with_data, path=None):
     """What `train` does for one step."""
     import torch
 
-    from headwise.tasks import load
+    from headwise.tasks import load_task
     from headwise.training.distributed import Workers
     from headwise.training.loop import _step, build_model
     from headwise.training.machine import use_one_core
@@ -95,7 +95,7 @@ def our_steps(cell, with_data, path=None):
     run = our_run(cell)
     if path:
         run = run.replace(execution=run.execution.replace(path=path))
-    task = load(run.task)
+    task = load_task(run.task)
     model = build_model(run, task)
     optimizer = FlatOptimizer(model, run.recipe)
     if not with_data:

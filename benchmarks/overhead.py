@@ -52,11 +52,11 @@ def parts():
     for rank in RANKS:
         run = laptop_run(rank)
         with tempfile.TemporaryDirectory() as folder:
-            loop.train(run.replace(steps=20), checkpoints=checkpoint.place(folder))
+            loop.train_run(run.replace(steps=20), checkpoints=checkpoint.place(folder))
             for clock in clocks.values():
                 clock.seconds = 0.0
             start = time.perf_counter()
-            loop.train(run, checkpoints=checkpoint.place(folder))
+            loop.train_run(run, checkpoints=checkpoint.place(folder))
             whole = time.perf_counter() - start
         shares = {name: round(clock.seconds / whole, 4) for name, clock in clocks.items()}
         rows.append({"rank": rank, "steps": run.steps, "seconds": round(whole, 2), **shares})

@@ -1,7 +1,7 @@
 """What every specification in headwise shares: it is frozen, it refuses unknown fields, and it explains itself.
 
 A wrong value raises `SpecError` with one sentence that says what is wrong. The command line prints that sentence
-and exits with 2; a typing mistake never shows a traceback.
+and exits with 2; nobody has to read a traceback to find a typing mistake.
 """
 
 from typing import Any, Self, get_args, get_origin

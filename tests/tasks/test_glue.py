@@ -16,7 +16,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
 from headwise.tasks.glue import GLUE_TASKS, METRICS, Glue
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 HEADERS = {
@@ -316,7 +316,7 @@ def test_a_model_learns():
         steps=150,
         evaluations=1,
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     assert result.metrics["error"] < 0.2, "words alone, without their order, do not get there"
     assert result.metrics["accuracy"] == pytest.approx(1 - result.metrics["error"])

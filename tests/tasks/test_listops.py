@@ -19,7 +19,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
 from headwise.tasks.listops import ListOps
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 LONG_RANGE_ARENA = {"shortest": 501, "longest": 1999, "depth": 10, "arguments": 10}
@@ -224,7 +224,7 @@ def test_the_usual_shape_learns_more_than_classical_methods():
     task = ListOps()
     recipe = Recipe(learning_rate=3e-3, batch=64, warm_up=0.1, clip=1.0)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=1000)
-    assert train(run).metrics["error"] < min(task.baselines().values()) - 0.05
+    assert train_run(run).metrics["error"] < min(task.baselines().values()) - 0.05
 
 
 # ---- published files -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
 from headwise.tasks.lra import LongRangeArena
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 SHAPE = ModelShape.parse("w16-h2")
@@ -220,6 +220,6 @@ def test_a_model_learns():
         steps=120,
         evaluations=1,
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     assert result.metrics["error"] < task.trivial_error() - 0.1

@@ -13,9 +13,9 @@ from headwise.data.ngrams import KneserNey, histories
 from headwise.data.text import PARTS
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks import load, parse
+from headwise.tasks import load_task, parse
 from headwise.tasks.text import NOT_SCORED, Text
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "very", "old", "dog", "near", "house")
@@ -109,7 +109,7 @@ def test_other_data_than_planned_is_refused(tmp_path):
     task.draw(0, "train", 0, 1)
     place.write_text("other text " * 1000)
     with pytest.raises(SpecError, match="not the data this run was planned with"):
-        load(task.spec()).draw(0, "train", 0, 1)
+        load_task(task.spec()).draw(0, "train", 0, 1)
 
 
 # ---- masked tokens -------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_model_learns(source, objective):
     run = Run(
         task=task.spec(), shape="w32-h2-L1", options=task.default_options(), recipe=recipe, steps=60, evaluations=1
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     name = "bits_per_byte" if objective == "next" else "bits_per_masked_byte"
     assert result.metrics["error"] == result.metrics[name] < task.trivial_error()

@@ -125,9 +125,9 @@ def sample_tokens(run: Run) -> int:
 
 @lru_cache(maxsize=1024)
 def _task_tokens(spec: str) -> int:
-    from headwise.tasks import load
+    from headwise.tasks import load_task
 
-    return load(json.loads(spec)).tokens
+    return load_task(json.loads(spec)).tokens
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

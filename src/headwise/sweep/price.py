@@ -32,7 +32,7 @@ def price_plan(plan: SweepPlan, workers: int) -> Price:
 
 def _calibrate(plan: SweepPlan) -> dict[int, float]:
     """FLOPs per second, by the work of a run: a few steps of runs from the smallest to the largest."""
-    from headwise.training.loop import train
+    from headwise.training.loop import train_run
     from headwise.training.machine import keep_memory
 
     keep_memory()
@@ -41,9 +41,9 @@ def _calibrate(plan: SweepPlan) -> dict[int, float]:
     speeds = {}
     for flops, run in chosen:
         few = run.replace(steps=CALIBRATED_STEPS, evaluations=1)
-        train(few)  # warms up
+        train_run(few)  # warms up
         start = time.perf_counter()
-        result = train(few)
+        result = train_run(few)
         seconds = result.seconds if result.steps else time.perf_counter() - start
         speeds[flops] = flops * CALIBRATED_STEPS / run.steps / max(seconds, 1e-9)
     return speeds

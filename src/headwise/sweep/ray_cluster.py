@@ -239,7 +239,7 @@ def _train(
 ) -> dict[str, Any] | None:
     """A run's result as plain data; None where it was asked to stop."""
     from headwise.training import machine
-    from headwise.training.loop import Interrupted, train
+    from headwise.training.loop import Interrupted, train_run
     from headwise.training.resume import place
 
     machine.use_one_core()
@@ -248,7 +248,7 @@ def _train(
         node = socket.gethostname()
         raise SpecError(f"node {node} has another version of headwise, which calls run {key} {run.key}: install yours")
     with _Line(board, number) as line, suppress(Interrupted):
-        result = train(
+        result = train_run(
             run,
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,

@@ -87,9 +87,9 @@ def _data_of(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, A
 @cache
 def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What enters a run of a task that reads data: where it is, its hash, and the options that it decides."""
-    from headwise.tasks import DataTask, load
+    from headwise.tasks import DataTask, load_task
 
-    task = load(json.loads(spec)).resolved()
+    task = load_task(json.loads(spec)).resolved()
     if not isinstance(task, DataTask):
         return {}, {}
     usual = task.default_options()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from headwise.training import machine
-from headwise.training.loop import Interrupted, train
+from headwise.training.loop import Interrupted, train_run
 from headwise.training.resume import DiskError, place
 from headwise.training.run import Run
 
@@ -50,7 +50,7 @@ def _train(
             terminated.append(0)
 
     try:
-        result = train(
+        result = train_run(
             run,
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,

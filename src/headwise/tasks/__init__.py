@@ -140,7 +140,7 @@ def parse(text: str) -> Task:
     if not name.endswith(".py"):
         name, _, source = name.partition(":")
         options |= {"source": source} if source else {}
-    return load({"name": name, **options}).resolved()
+    return load_task({"name": name, **options}).resolved()
 
 
 def _value(text: str) -> Any:
@@ -152,16 +152,16 @@ def _value(text: str) -> Any:
     return value if isinstance(value, int | float) else text
 
 
-def load(spec: dict[str, Any]) -> Task:
+def load_task(spec: dict[str, Any]) -> Task:
     """The task of a Run: its name finds the file (here, or anywhere if it ends in .py), the rest are its options."""
     options = dict(spec)
     name, expected = str(options.pop("name", "")), options.pop("hash", None)
     if name.endswith(".py"):
         return _from_file(Path(name), expected)(**options)
-    return find(name)(**options)
+    return find_task(name)(**options)
 
 
-def find(name: str) -> type[Task]:
+def find_task(name: str) -> type[Task]:
     """The task of that name."""
     if name not in names():
         raise SpecError(f"no task '{name}'; there are {', '.join(names())}, or give the path of a .py file")

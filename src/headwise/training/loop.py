@@ -1,4 +1,4 @@
-"""One training loop, a function: `train(run)` gives the run's result.
+"""One training loop, a function: `train_run(run)` gives the run's result.
 
 It never asks which task or study it serves. The same run gives the same numbers when it is interrupted and resumed from
 its checkpoint: batches are drawn by their number, and everything a later step depends on is in the checkpoint.
@@ -16,7 +16,7 @@ from torch import nn
 
 from headwise.cost import training_flops
 from headwise.layers.paths import set_path, shared_weights
-from headwise.tasks import Task, load
+from headwise.tasks import Task, load_task
 from headwise.theory.constructions import construct
 from headwise.training import machine, pretrained
 from headwise.training import resume as checkpoint
@@ -45,7 +45,7 @@ def schedule(step: int, steps: int, recipe: Recipe) -> float:
     return 1 - done if recipe.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
-def train(
+def train_run(
     run: Run,
     *,
     checkpoints: checkpoint.Location | None = None,
@@ -76,7 +76,7 @@ def _train(
     should_stop: Callable[[], bool],
 ) -> tuple[nn.Module, RunResult]:
     torch.set_num_threads(run.execution.threads)
-    task = load(run.task)
+    task = load_task(run.task)
     model = build_model(run, task)
     path = checkpoints / f"{run.key}.safetensors" if checkpoints else None
     workers = Workers(run)
