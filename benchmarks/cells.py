@@ -85,7 +85,7 @@ def our_steps(cell, with_data, path=None):
     """What `train` does for one step."""
     import torch
 
-    from headwise.tasks import load
+    from headwise.tasks import load_task
     from headwise.training.distributed import Workers
     from headwise.training.loop import _step, build_model
     from headwise.training.machine import use_one_core
@@ -95,7 +95,7 @@ def our_steps(cell, with_data, path=None):
     run = our_run(cell)
     if path:
         run = run.replace(execution=run.execution.replace(path=path))
-    task = load(run.task)
+    task = load_task(run.task)
     model = build_model(run, task)
     optimizer = FlatOptimizer(model, run.recipe)
     if not with_data:
@@ -156,7 +156,7 @@ class Side:
 
 
 def serve(pipe, kind, core):
-    """Told a cell, get ready to train it; told nothing, take a turn, and say how long a step was."""
+    """On a cell, prepare to train it; on None, take a turn and send the time of a step."""
     os.sched_setaffinity(0, {core % os.cpu_count()})
     steps = None
     while True:
@@ -202,16 +202,16 @@ def grown(pipe, cell, path):
 def memory(cell):
     """What our path needs, as part of what the plain one does."""
     context = multiprocessing.get_context("spawn")
-    found = []
+    needed = []
     for path in (None, "plain"):
         here, there = context.Pipe()
         context.Process(target=grown, args=(there, cell, path), daemon=True).start()
-        found.append(here.recv())
-    return found[0] / found[1]
+        needed.append(here.recv())
+    return needed[0] / needed[1]
 
 
 def gemm_peak():
-    """FLOPs a second of a large product on one thread."""
+    """FLOPs per second of a large product on one thread."""
     import torch
 
     torch.set_num_threads(1)
@@ -241,14 +241,14 @@ def row(sides, cell, repeats):
     }
 
 
-def grid(sides, told):
+def grid(sides, show):
     """Seconds of one step of every cell of the paper's grid, and the ratio of their sums."""
     rows = []
     for cell in GRID:
         times = compare(sides, cell, False, 2)
         rows.append({"cell": list(cell), **{f"{kind}_ms": round(1000 * t, 1) for kind, t in times.items()}})
         rows[-1]["step"] = round(times["theirs"] / times["ours"], 2)
-        told(rows[-1])
+        show(rows[-1])
     totals = {kind: round(sum(r[f"{kind}_ms"] for r in rows) / 1000, 2) for kind in sides}
     return {"rows": rows, "seconds": totals, "step": round(totals["theirs"] / totals["ours"], 2)}
 
@@ -264,10 +264,10 @@ def main():
     sides = {kind: Side(kind) for kind in ("theirs", "ours")}
     if options.grid:
         say(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7}")
-        found = grid(sides, lambda r: say("{!s:>12} {:>10} {:>8} {:>6}×".format(*r.values())))
-        theirs, ours = found["seconds"].values()
-        say(f"one step of all: theirs {theirs} s, ours {ours} s: {found['step']}×")
-        return options.json and print(json.dumps(found, indent=2))
+        result = grid(sides, lambda r: say("{!s:>12} {:>10} {:>8} {:>6}×".format(*r.values())))
+        theirs, ours = result["seconds"].values()
+        say(f"one step of all: theirs {theirs} s, ours {ours} s: {result['step']}×")
+        return options.json and print(json.dumps(result, indent=2))
     say(
         f"two processes of one thread, {gemm_peak() / 1e9:.0f} GFLOP/s in a large product of one; medians of "
         f"{options.repeats}"

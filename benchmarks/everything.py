@@ -1,4 +1,4 @@
-"""Every benchmark, and what they found as the tables of docs/reference/performance.md.
+"""Every benchmark, with the results as the tables of docs/reference/performance.md.
 
     make bench
 
@@ -33,9 +33,9 @@ def table(heading, rows):
 
 
 def cells():
-    found = [measured("cells")["rows"] for _ in range(RUNS)]
+    runs = [measured("cells")["rows"] for _ in range(RUNS)]
     rows = []
-    for same in zip(*found, strict=True):
+    for same in zip(*runs, strict=True):
         middle = {name: median(row[name] for row in same) for name in same[0] if name != "cell"}
         cell = tuple(same[0]["cell"])
         part = middle["step"] / AIMS[cell]
@@ -47,16 +47,16 @@ def cells():
 
 
 def grid():
-    found = measured("cells", "--grid")
-    steps = {tuple(row["cell"]): row["step"] for row in found["rows"]}
+    result = measured("cells", "--grid")
+    steps = {tuple(row["cell"]): row["step"] for row in result["rows"]}
     across = sorted({cell[1:] for cell in steps}, key=lambda pair: (pair[1], pair[0]))
     rows = [
         [64 // heads, *(f"{steps[heads, *pair]:.2f}" for pair in across)] for heads in sorted({c[0] for c in steps})
     ]
     heading = ["rank", *(f"{modules} × {layers}" for modules, layers in across)]
-    seconds = found["seconds"]
-    said = f"One step of all 63 cells: reference {seconds['theirs']:.1f} s, headwise {seconds['ours']:.1f} s"
-    return f"{table(heading, rows)}\n\n{said}: **{found['step']:.2f}×**."
+    seconds = result["seconds"]
+    sentence = f"One step of all 63 cells: reference {seconds['theirs']:.1f} s, headwise {seconds['ours']:.1f} s"
+    return f"{table(heading, rows)}\n\n{sentence}: **{result['step']:.2f}×**."
 
 
 def inference():
@@ -82,10 +82,10 @@ def tasks():
 
 
 def overhead():
-    found = measured("overhead")
-    rows = [[*list(row.values())[:3], *(f"{part:.1%}" for part in list(row.values())[3:])] for row in found["rows"]]
+    result = measured("overhead")
+    rows = [[*list(row.values())[:3], *(f"{part:.1%}" for part in list(row.values())[3:])] for row in result["rows"]]
     heading = ["rank", "steps", "seconds", "evaluation and probes", "test", "checkpoints"]
-    first, later = found["start"].values()
+    first, later = result["start"].values()
     return f"{table(heading, rows)}\n\nA worker's first step: {first} s with torch, {later} s after that."
 
 

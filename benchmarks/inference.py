@@ -34,7 +34,7 @@ def torchs(shape, x):
     return lambda: layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)
 
 
-def llamas(shape, x, held):
+def llamas(shape, x, cached):
     from transformers import DynamicCache, LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
@@ -46,23 +46,23 @@ def llamas(shape, x, held):
         attn_implementation="sdpa",
     )
     layer, angles = LlamaAttention(config, 0).eval(), LlamaRotaryEmbedding(config)
-    places = torch.arange(held, held + x.shape[1])[None]
+    places = torch.arange(cached, cached + x.shape[1])[None]
     turned = angles(x, places)
     cache = DynamicCache(config=config)
 
-    if held:
-        prompt = torch.randn(x.shape[0], held, shape.width)
-        before = angles(prompt, torch.arange(held)[None])
+    if cached:
+        prompt = torch.randn(x.shape[0], cached, shape.width)
+        before = angles(prompt, torch.arange(cached)[None])
         layer(prompt, position_embeddings=before, attention_mask=None, past_key_values=cache)
-    return lambda: layer(x, position_embeddings=turned, attention_mask=None, past_key_values=cache if held else None)
+    return lambda: layer(x, position_embeddings=turned, attention_mask=None, past_key_values=cache if cached else None)
 
 
-def ours(shape, x, held, absorbed=True, rope_base=BASE):
+def ours(shape, x, cached, absorbed=True, rope_base=BASE):
     layer = Attention(shape, causal=True, rope_base=rope_base).eval()
-    if not held:
+    if not cached:
         return lambda: layer(x)
-    cache = KVCache(2 * held)
-    layer(torch.randn(x.shape[0], held, shape.width), cache=cache)
+    cache = KVCache(2 * cached)
+    layer(torch.randn(x.shape[0], cached, shape.width), cache=cache)
     if not absorbed:
         layer._absorbed = layer._expanded
     return lambda: layer(x, cache=cache)
@@ -83,15 +83,15 @@ def race(sides):
 @torch.no_grad()
 def row(kind, text, batch, tokens):
     shape = AttentionShape.parse(text)
-    held, new = (0, tokens) if kind == "prefill" else (tokens, 1)
+    cached, new = (0, tokens) if kind == "prefill" else (tokens, 1)
     x = torch.randn(batch, new, shape.width)
-    sides = {"headwise": ours(shape, x, held)}
+    sides = {"headwise": ours(shape, x, cached)}
     if kind == "latent":
-        sides["expanding"] = ours(shape, x, held, absorbed=False)
+        sides["expanding"] = ours(shape, x, cached, absorbed=False)
     else:
-        sides["llama"] = llamas(shape, x, held)
+        sides["llama"] = llamas(shape, x, cached)
     if kind == "prefill" and shape.group == 1:
-        sides |= {"torch": torchs(shape, x), "unrotated": ours(shape, x, held, rope_base=None)}
+        sides |= {"torch": torchs(shape, x), "unrotated": ours(shape, x, cached, rope_base=None)}
     times = race(sides)
     against = {"llama": "headwise", "expanding": "headwise", "torch": "unrotated"}
     ratios = {name: round(times[name] / times[own], 2) for name, own in against.items() if name in sides}
@@ -107,14 +107,14 @@ def main():
     torch.set_num_threads(1)
     keep_memory()
     cases = {"prefill": PREFILLS, "decode": DECODES, "latent": LATENTS}
-    rows = [row(kind, *case) for kind, found in cases.items() for case in found]
+    rows = [row(kind, *case) for kind, group in cases.items() for case in group]
     if options.json:
         return print(json.dumps(rows, indent=2))
     heading = ("kind", "shape", "batch", "tokens", "ms", "vs torch", "vs llama", "vs expanding")
     print("{:8} {:27} {:>5} {:>6} {:>8} {:>8} {:>8} {:>12}".format(*heading))
-    for found in rows:
-        ratios = [f"{found[name]}×" if name in found else "" for name in ("torch", "llama", "expanding")]
-        kind, text, batch, tokens, ms = list(found.values())[:5]
+    for entry in rows:
+        ratios = [f"{entry[name]}×" if name in entry else "" for name in ("torch", "llama", "expanding")]
+        kind, text, batch, tokens, ms = list(entry.values())[:5]
         print(f"{kind:8} {text:27} {batch:>5} {tokens:>6} {ms:>8} {ratios[0]:>8} {ratios[1]:>8} {ratios[2]:>12}")
 
 

@@ -41,25 +41,25 @@ def laptop_run(rank, seed=0):
 
 def parts():
     """Parts of whole runs, one after another in this process."""
-    from headwise.training import loop as train
+    from headwise.training import loop
     from headwise.training import resume as checkpoint
     from headwise.training.machine import use_one_core
 
     use_one_core()
-    clocks = {"evaluation and probes": Clock(train, "_evaluate"), "test": Clock(train, "_result")}
+    clocks = {"evaluation and probes": Clock(loop, "add_point"), "test": Clock(loop, "_result")}
     clocks["checkpoints"] = Clock(checkpoint, "write")
     rows = []
     for rank in RANKS:
         run = laptop_run(rank)
         with tempfile.TemporaryDirectory() as folder:
-            train.train(run.replace(steps=20), checkpoints=checkpoint.place(folder))
+            loop.train_run(run.replace(steps=20), checkpoints=checkpoint.place(folder))
             for clock in clocks.values():
                 clock.seconds = 0.0
             start = time.perf_counter()
-            train.train(run, checkpoints=checkpoint.place(folder))
+            loop.train_run(run, checkpoints=checkpoint.place(folder))
             whole = time.perf_counter() - start
-        found = {name: round(clock.seconds / whole, 4) for name, clock in clocks.items()}
-        rows.append({"rank": rank, "steps": run.steps, "seconds": round(whole, 2), **found})
+        shares = {name: round(clock.seconds / whole, 4) for name, clock in clocks.items()}
+        rows.append({"rank": rank, "steps": run.steps, "seconds": round(whole, 2), **shares})
     return rows
 
 
@@ -91,8 +91,8 @@ def main():
     print(f"a worker's first step: {starts['first']} s with torch, {starts['later']} s after that")
     print(f"{'rank':>4} {'steps':>6} {'seconds':>8} {'evaluation and probes':>22} {'test':>6} {'checkpoints':>12}")
     for row in rows:
-        rank, steps, seconds, *found = row.values()
-        print(f"{rank:>4} {steps:>6} {seconds:>8} {found[0]:>22.1%} {found[1]:>6.1%} {found[2]:>12.1%}")
+        rank, steps, seconds, *shares = row.values()
+        print(f"{rank:>4} {steps:>6} {seconds:>8} {shares[0]:>22.1%} {shares[1]:>6.1%} {shares[2]:>12.1%}")
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ def timed(action):
 
 
 def row(name):
-    from headwise.tasks import load
+    from headwise.tasks import load_task
     from headwise.training.distributed import Workers
     from headwise.training.loop import _step, build_model
     from headwise.training.optim import FlatOptimizer
     from headwise.training.run import Recipe, Run
 
-    task = load({"name": name})
+    task = load_task({"name": name})
     run = Run(
         task=task.spec(),
         shape=task.usual_shape,

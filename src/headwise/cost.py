@@ -142,7 +142,7 @@ def known_models() -> KnownModels:
 def sequence_length(options: ModelOptions, context: int = 0) -> int:
     """Tokens of the sequence that is priced: what was asked for, else the model's own, else a usual number."""
     if context < 0:
-        raise SpecError(f"a context of {context} tokens cannot be; leave it out for the model's own")
+        raise SpecError(f"a context of {context} tokens is not possible; leave it out for the model's own")
     return context or options.tokens or DEFAULT_CONTEXT
 
 

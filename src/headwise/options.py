@@ -23,12 +23,12 @@ class ModelOptions(Spec):
     family: Family = Field(default="encoder", description="encoder (vectors in and out), decoder, vit or bert")
     norm: Norm = Field(default="rms-plain", description="'-plain' has no parameters; 'unit' has one scalar")
     norm_place: Literal["pre", "post", "sandwich"] = Field(default="pre", description="where a block normalises")
-    residual: bool = Field(default=True, description="each part of a block is added to what it read")
+    residual: bool = Field(default=True, description="each part of a block is added to its input")
     norm_eps: float = Field(default=1e-6, description="added inside every norm")
     mlp_kind: Literal["plain", "gated"] = Field(default="plain", description="gated: two products in, one out")
     activation: Activation = Field(default="relu2", description="of the MLP")
     bias: Literal["none", "qkv", "all"] = Field(default="none", description="which products add a bias")
-    positions: Literal["none", "learned", "rotary"] = Field(default="none", description="how tokens know their place")
+    positions: Literal["none", "learned", "rotary"] = Field(default="none", description="how positions are encoded")
     rope_base: float = Field(default=10_000.0, description="base of the rotary frequencies")
     qk_norm: Literal["none", "rms", "rms-plain"] = Field(default="none", description="norm of queries and keys")
     hardmax: bool = Field(default=False, description="all weight on the largest logit; for constructions")
@@ -37,7 +37,7 @@ class ModelOptions(Spec):
     dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")
     init: Literal["unit", "torch", "orthogonal"] = Field(
         default="unit",
-        description="unit variances; as torch's modules begin; unit, but attention's orthogonal",
+        description="unit variance; torch's own defaults; unit variance with orthogonal attention",
     )
     vocab: int = Field(default=0, description="number of tokens")
     context: int = Field(default=0, description="longest sequence; 0 where the model has no limit of its own")

@@ -1,4 +1,4 @@
-"""Shapes of equal cost: what else could be had for the price of this one?
+"""Shapes of equal cost: which other shapes cost the same as this one?
 
     for row in equal_cost("w1792-h14-L28", vary=["heads"]):
         print(row.shape, row.difference)
@@ -40,8 +40,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A shape that meets the budget, its body's parameters, and how far the held cost is from the base's."""
+class EqualCostShape:
+    """A shape that meets the budget, its body's parameters, and how far the fixed cost is from the base's."""
 
     shape: ModelShape
     parameters: int
@@ -58,10 +58,10 @@ class Row:
         return {"shape": str(self.shape), **fields, **costs}
 
 
-class EqualShapes(list[Row], Shown):
+class EqualShapes(list[EqualCostShape], Shown):
     """Shapes that cost what a base costs: a list of rows, and a table."""
 
-    def __init__(self, rows: Iterable[Row], base: str, hold: str) -> None:
+    def __init__(self, rows: Iterable[EqualCostShape], base: str, hold: str) -> None:
         super().__init__(rows)
         self.base, self.hold = base, hold
 
@@ -104,16 +104,16 @@ def equal_cost(
     per_layer = _PER_LAYER[hold]
     budget = per_layer(start.layer, start.mlp, options, length) * start.depth
     own = parameters(base, options)["body"]
-    found: dict[Candidate, Row] = {}
+    rows: dict[Candidate, EqualCostShape] = {}
     for candidate in candidates(start, vary):
         met = _meet(candidate, budget, tolerance, vary, lambda layer, mlp: per_layer(layer, mlp, options, length))
-        if met is None or met in found:
+        if met is None or met in rows:
             continue
         cost = per_layer(met.layer, met.mlp, options, length) * met.depth
         edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
         body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
-        found[met] = Row(met.shape, body, body / own - 1, cost / budget - 1)
-    return EqualShapes((found[candidate] for candidate in sorted(found, key=_order)), str(base), hold)
+        rows[met] = EqualCostShape(met.shape, body, body / own - 1, cost / budget - 1)
+    return EqualShapes((rows[candidate] for candidate in sorted(rows, key=_order)), str(base), hold)
 
 
 def read_fraction(text: float | str) -> float:
@@ -161,10 +161,10 @@ def candidates(start: Candidate, vary: tuple[str, ...], most: int = MOST_CANDIDA
     if not vary or not set(vary) <= set(AXES):
         wrong = ", ".join(f"'{axis}'" for axis in vary if axis not in AXES) or "nothing"
         raise SpecError(f"cannot vary {wrong}; there are {', '.join(AXES)}")
-    found = list(islice(_combinations(start, vary), most + 1))
-    if len(found) > most:
+    combined = list(islice(_combinations(start, vary), most + 1))
+    if len(combined) > most:
         raise SpecError(f"more than {most:,} candidates are too many here; vary fewer axes")
-    return found
+    return combined
 
 
 def _combinations(start: Candidate, vary: tuple[str, ...]) -> Iterator[Candidate]:
@@ -202,7 +202,7 @@ def _same_sharing(base: AttentionShape, heads: int) -> int:
 
 
 def _rope_rank(base: AttentionShape, qk_rank: int) -> int:
-    """All of the head where the base turns all of it, else as much as fits."""
+    """All of the head where the base rotates all of it, else as much as fits."""
     if base.rope_rank == base.qk_rank:
         return qk_rank
     return min(base.rope_rank, qk_rank - bool(base.kv_latent))

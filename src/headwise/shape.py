@@ -39,9 +39,9 @@ Sizes = int | tuple[int, ...]
 
 
 class ShapeError(SpecError):
-    """A shape that cannot be: `problem` says why, `nearest` lists shapes that can.
+    """An invalid shape: `problem` says why, `nearest` lists valid shapes near it.
 
-    `find_nearest` runs when somebody asks: finding a near shape tries others, and those that fail need no neighbours.
+    `find_nearest` runs on demand: it tries other shapes, and those that fail in turn need no neighbours.
     """
 
     def __init__(self, problem: str, find_nearest: Callable[[], Iterable[str]] = tuple) -> None:
@@ -61,7 +61,7 @@ class ShapeError(SpecError):
 
 
 class _Misfit(Exception):
-    """A check that failed, with the changes of fields that would mend it (None leaves a field out)."""
+    """A check that failed, with the changes of fields that would fix it (None leaves a field out)."""
 
     def __init__(self, problem: str, *fixes: dict[str, Any]) -> None:
         self.problem = problem
@@ -75,7 +75,7 @@ class _Shape(Spec):
         try:
             super().__init__(**values)
         except _Misfit as misfit:
-            raise ShapeError(misfit.problem, partial(_mended, type(self), values, misfit.fixes)) from None
+            raise ShapeError(misfit.problem, partial(_fixed, type(self), values, misfit.fixes)) from None
 
 
 class AttentionShape(_Shape):
@@ -102,7 +102,7 @@ class AttentionShape(_Shape):
 
     @property
     def rotated(self) -> int:
-        """How much of a head really turns: rotations take pairs, so the largest even part of rope_rank."""
+        """Dimensions of a head that are rotated: rotations take pairs, so the largest even part of rope_rank."""
         return self.rope_rank - self.rope_rank % 2
 
     @property
@@ -136,7 +136,7 @@ class AttentionShape(_Shape):
         return bool(self.kv_latent) and absorbed < expanded
 
     def merges(self, context: int) -> bool:
-        """Whether QKᵀ and VO as one matrix each are fewer operations on a token than as two factors each."""
+        """Whether QKᵀ and VO as one matrix each take fewer operations per token than as two factors each."""
         ranks = self.qk_rank + self.v_rank
         return 2 * self.width * (self.width + context) < ranks * (2 * self.width + context)
 
@@ -236,7 +236,7 @@ def _usual_mlp(width: int) -> int:
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the usual values of one layer and check that it can exist."""
+    """Fill in the usual values of one layer and check that it is valid."""
     values = {name: value for name, value in given.items() if value is not None}
     for name, value in values.items():
         _check_size(name, value)
@@ -300,10 +300,10 @@ def _depth(given: dict[str, Any]) -> int:
         problem = f"depth is {stated!r}, but must be a whole number from 1 to {DEEPEST}"
         raise _Misfit(problem, {"depth": 1}, {"depth": DEEPEST})
     if any(length != stated for length in lengths.values()):
-        told = [f"{name} lists {length}" for name, length in lengths.items()]
-        told += [f"depth is {stated}"] if "depth" in given else []
+        counts = [f"{name} lists {length}" for name, length in lengths.items()]
+        counts += [f"depth is {stated}"] if "depth" in given else []
         fixes = [{name: None} for name in ("depth", *lengths) if name in given]
-        raise _Misfit(f"the layers do not add up: {', '.join(told)}", *fixes)
+        raise _Misfit(f"the layers do not add up: {', '.join(counts)}", *fixes)
     return stated
 
 
@@ -338,15 +338,15 @@ def _substitute(column: list[Any] | None, rows: list[Any], wrong: Any, value: An
     return tuple(value if row == wrong else old for row, old in zip(rows, column, strict=True))
 
 
-def _mended(cls: type[Spec], values: dict[str, Any], fixes: Iterable[dict[str, Any]]) -> list[str]:
+def _fixed(cls: type[Spec], values: dict[str, Any], fixes: Iterable[dict[str, Any]]) -> list[str]:
     """Those fixes that really give a valid shape, as text."""
-    found = []
+    shapes = []
     for fix in fixes:
         try:
-            found.append(str(cls(**{name: value for name, value in {**values, **fix}.items() if value is not None})))
+            shapes.append(str(cls(**{name: value for name, value in {**values, **fix}.items() if value is not None})))
         except SpecError:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(shapes))
 
 
 def _spread(value: Any, depth: int) -> list[Any]:

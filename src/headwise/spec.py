@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 
 class SpecError(ValueError):
-    """One sentence: what was asked for and why it cannot be."""
+    """One sentence: what was asked for and why it is not possible."""
 
 
 class Spec(BaseModel):
@@ -25,7 +25,7 @@ class Spec(BaseModel):
             raise _explain(type(self), error) from None
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some fields changed; checked again, and nothing remembered of the old one."""
+        """A copy with some fields changed, validated again."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
 

@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.cli.theory import theory_app
 from headwise.report.theory import count_text, read_counts
 from headwise.spec import SpecError
-from headwise.theory.bounds import free_bound, heads_needed, scalar_bound
+from headwise.theory.bounds import certified_heads, free_bound, scalar_bound
 from helpers.commands import as_json, headwise
 
 SMALL = {
@@ -67,8 +67,8 @@ def test_bound():
 
 def test_heads_needed():
     found = rows_of("heads-needed", "--dim", "64", "--rank", "8", "--error", "0.1")
-    assert found["scalar_values"] == heads_needed(64, 8, "0.1")
-    assert found["free_values"] == heads_needed(64, 8, "0.1", values="free")
+    assert found["scalar_values"] == certified_heads(64, 8, "0.1")
+    assert found["free_values"] == certified_heads(64, 8, "0.1", values="free")
     assert isinstance(found["scalar_values"], int)
     shown = theory("heads-needed", "--dim", "64", "--rank", "1", "--error", "0.1").stdout
     assert "23,219,957" in shown
@@ -78,7 +78,7 @@ def test_heads_needed():
 def test_numbers_too_long_for_a_table_are_whole_in_json():
     words = ["heads-needed", "--dim", "128", "--rank", "1", "--error", "0.02"]
     assert "2.60 × 10^63" in theory(*words).stdout
-    assert rows_of(*words)["scalar_values"] == heads_needed(128, 1, "0.02") > 10**63
+    assert rows_of(*words)["scalar_values"] == certified_heads(128, 1, "0.02") > 10**63
 
 
 def test_conditioning():
@@ -148,7 +148,7 @@ def test_from_python():
     assert result.table["heads"].to_list() == [1, 2, 4, 6] * 2
     needed = hw.heads_needed(128, 1, "0.02")
     assert needed.table["scalar_values"].to_list() == ["2.60 × 10^63"]
-    assert json.loads(needed.to_json())["scalar_values"] == heads_needed(128, 1, "0.02")
+    assert json.loads(needed.to_json())["scalar_values"] == certified_heads(128, 1, "0.02")
     found = hw.conditioning(16, (1, 8), 8, seeds=2)
     assert found.table["columns"].to_list() == [8, 64]
     assert "<table" in found._repr_html_()

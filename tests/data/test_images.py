@@ -50,7 +50,7 @@ def write_zip(path, contents):
 
 def forget():
     """What another process would have in memory: nothing."""
-    images.load.cache_clear()
+    images.load_images.cache_clear()
     scan.cache_clear()
 
 
@@ -68,7 +68,7 @@ def tree(classes=("cat", "dog"), splits=("train", "test"), count=20, side=8):
 
 def test_a_folder_is_read_as_it_was_written(tmp_path):
     pixels = tree()
-    found = images.load(write_folder(tmp_path / "set", {name: encoded(image) for name, image in pixels.items()}))
+    found = images.load_images(write_folder(tmp_path / "set", {name: encoded(image) for name, image in pixels.items()}))
     assert found.classes == ("cat", "dog")
     assert (found.side, found.channels) == (8, 3)
     assert (len(found.train), len(found.validation), len(found.test)) == (36, 4, 40)
@@ -84,7 +84,7 @@ def test_a_zip_and_a_folder_of_the_same_are_the_same(tmp_path):
     folder = write_folder(tmp_path / "set", contents)
     zipped = write_zip(tmp_path / "set.zip", {f"around/all/{name}": data for name, data in reversed(contents.items())})
     assert images.digest(folder) == images.digest(zipped)
-    one, other = images.load(folder), images.load(zipped)
+    one, other = images.load_images(folder), images.load_images(zipped)
     assert np.array_equal(one.train.take(), other.train.take())
     assert np.array_equal(one.test.labels, other.test.labels)
     moved = {name.replace("train/cat/0", "train/dog/x"): data for name, data in contents.items()}
@@ -94,7 +94,7 @@ def test_a_zip_and_a_folder_of_the_same_are_the_same(tmp_path):
 def test_what_is_no_image_is_passed_over_and_jpeg_is_what_pillow_says(tmp_path):
     contents = {f"{c}/{i}.jpg": encoded(noise(8, 8, 3), "JPEG") for c in "ab" for i in range(10)}
     rest = {"README.txt": b"hello", "a/.hidden.png": b"no", "__MACOSX/a/0.jpg": b"no", "b/notes.md": b""}
-    found = images.load(write_zip(tmp_path / "set.zip", contents | rest))
+    found = images.load_images(write_zip(tmp_path / "set.zip", contents | rest))
     parts = (found.train, found.validation, found.test)
     read = set().union(*(as_set(part) for part in parts))
     assert read == {np.asarray(Image.open(BytesIO(data))).tobytes() for data in contents.values()}
@@ -102,8 +102,8 @@ def test_what_is_no_image_is_passed_over_and_jpeg_is_what_pillow_says(tmp_path):
 
 def test_a_set_is_grey_only_if_every_image_is(tmp_path):
     grey = {f"{c}/{i}.png": encoded(noise(6, 6)) for c in "ab" for i in range(10)}
-    assert images.load(write_folder(tmp_path / "grey", grey)).channels == 1
-    mixed = images.load(write_folder(tmp_path / "mixed", grey | {"a/x.png": encoded(noise(6, 6, 3))}))
+    assert images.load_images(write_folder(tmp_path / "grey", grey)).channels == 1
+    mixed = images.load_images(write_folder(tmp_path / "mixed", grey | {"a/x.png": encoded(noise(6, 6, 3))}))
     assert mixed.channels == 3
     flat = sum(int((image == image[..., :1]).all()) for part in (mixed.train, mixed.test) for image in part.take())
     assert flat >= len(mixed.train) + len(mixed.test) - 1
@@ -114,7 +114,7 @@ def test_scaling_keeps_the_middle_square(tmp_path, size):
     picture = Image.fromarray(np.add.outer(np.arange(size[0]) * 9, np.arange(size[1]) * 5).astype(np.uint8))
     contents = {f"{c}/{i}.png": encoded(noise(*size)) for c in "ab" for i in range(10)}
     contents["a/0.png"] = encoded(np.asarray(picture))
-    found = images.load(write_folder(tmp_path / "set", contents), side=6)
+    found = images.load_images(write_folder(tmp_path / "set", contents), side=6)
     width, height = picture.size
     edge = min(width, height)
     left, top = (width - edge) / 2, (height - edge) / 2
@@ -147,7 +147,7 @@ def write_cifar(folder, hundred=False, count=60):
 @pytest.mark.parametrize("hundred", [False, True])
 def test_cifar_as_its_page_describes_it(tmp_path, hundred):
     made = write_cifar(tmp_path / "cifar", hundred)
-    found = images.load(str(tmp_path / "cifar"))
+    found = images.load_images(str(tmp_path / "cifar"))
     assert len(found.classes) == (100 if hundred else 10)
     labels, planes = made["test.bin" if hundred else "test_batch.bin"]
     assert len(found.test) == len(labels)
@@ -163,7 +163,7 @@ def test_cifar_as_its_page_describes_it(tmp_path, hundred):
 def test_cifar_knows_its_class_names(tmp_path):
     write_cifar(tmp_path / "cifar")
     (tmp_path / "cifar" / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n\n")
-    assert images.load(str(tmp_path / "cifar")).classes == tuple("abcdefghij")
+    assert images.load_images(str(tmp_path / "cifar")).classes == tuple("abcdefghij")
 
 
 def idx(array):
@@ -184,7 +184,7 @@ def test_mnist_packed_or_not(tmp_path):
     plain = write_folder(tmp_path / "plain", made)
     packed = write_folder(tmp_path / "packed", {f"{name}.gz": gzip.compress(data) for name, data in made.items()})
     assert images.digest(plain) == images.digest(packed)
-    found = images.load(packed)
+    found = images.load_images(packed)
     assert found.classes == ("0", "1", "2", "3")
     assert (len(found.train), len(found.validation), len(found.test)) == (36, 4, 40)
     pixels = np.frombuffer(made["t10k-images-idx3-ubyte"][16:], np.uint8).reshape(40, 7, 7, 1)
@@ -194,7 +194,7 @@ def test_mnist_packed_or_not(tmp_path):
 def test_the_digits_are_scikit_learns():
     from sklearn.datasets import load_digits
 
-    found = images.load("")
+    found = images.load_images("")
     parts = (found.train, found.validation, found.test)
     assert sum(map(len, parts)) == 1797
     counted = sum(np.bincount(part.labels, minlength=10) for part in parts)
@@ -222,7 +222,7 @@ def write_dataset(tmp_path, monkeypatch):
 
 def test_a_data_set_of_parquet_files(write_dataset):
     pixels = {part: noise(20, 8, 8, 3) for part in ("train", "test")}
-    found = images.load(write_dataset(**{part: (pixels[part], [0] * 8 + [1] * 12) for part in pixels}))
+    found = images.load_images(write_dataset(**{part: (pixels[part], [0] * 8 + [1] * 12) for part in pixels}))
     assert found.classes == ("cat", "dog")
     assert as_set(found.test) == {image.tobytes() for image in pixels["test"]}
     assert as_set(found.train) | as_set(found.validation) == {image.tobytes() for image in pixels["train"]}
@@ -238,7 +238,7 @@ def test_holes_in_a_data_set_are_named(write_dataset, empty, message):
     else:
         labels[2] = None
     with pytest.raises(SpecError, match=f"set, train, {message}"):
-        images.load(write_dataset(train=(pixels, labels)))
+        images.load_images(write_dataset(train=(pixels, labels)))
 
 
 # ---- splits --------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_holes_in_a_data_set_are_named(write_dataset, empty, message):
 
 def test_what_has_no_splits_is_split_in_every_class_alike(tmp_path):
     contents = {f"{c}/{i}.png": encoded(noise(4, 4)) for c, n in (("a", 100), ("b", 50)) for i in range(n)}
-    found = images.load(write_zip(tmp_path / "set.zip", contents), validation=0.2)
+    found = images.load_images(write_zip(tmp_path / "set.zip", contents), validation=0.2)
     counts = [np.bincount(part.labels).tolist() for part in (found.train, found.validation, found.test)]
     assert counts == [[70, 35], [20, 10], [10, 5]]
     first = np.bincount(found.train.labels[:40], minlength=2)
@@ -262,7 +262,7 @@ def test_copies_are_never_on_both_sides(tmp_path_factory, copies, labels):
         pixels = np.full((4, 4), picture * 8, np.uint8)
         contents[f"{labels.choice('ab')}/{number}.png"] = encoded(pixels)
     contents |= {f"{c}/only-{i}.png": encoded(noise(4, 4)) for c in "ab" for i in range(20)}
-    found = images.load(write_zip(tmp_path_factory.mktemp("set") / "set.zip", contents))
+    found = images.load_images(write_zip(tmp_path_factory.mktemp("set") / "set.zip", contents))
     train, validation, test = as_set(found.train), as_set(found.validation), as_set(found.test)
     assert not train & validation
     assert not train & test
@@ -274,7 +274,7 @@ def test_a_split_is_the_same_at_every_side(tmp_path):
     contents = {f"{c}/{i}.png": encoded(np.full((8, 8), 12 * i, np.uint8)) for c in "a" for i in range(20)}
     contents |= {f"b/{i}.png": encoded(np.full((8, 8), 12 * i + 6, np.uint8)) for i in range(20)}
     source = write_zip(tmp_path / "set.zip", contents)
-    one, other = images.load(source), images.load(source, side=4)
+    one, other = images.load_images(source), images.load_images(source, side=4)
     assert one.test.take()[:, 0, 0, 0].tolist() == other.test.take()[:, 0, 0, 0].tolist()
 
 
@@ -285,7 +285,7 @@ def test_a_split_is_the_same_at_every_side(tmp_path):
 def cached(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "_IN_MEMORY", 0)
     source = write_zip(tmp_path / "set.zip", {name: encoded(image) for name, image in tree().items()})
-    before = images.load(source)
+    before = images.load_images(source)
     (file,) = (tmp_path / "cache" / "images").iterdir()
     forget()
     return SimpleNamespace(source=source, file=file, before=before)
@@ -297,7 +297,7 @@ def test_images_are_decoded_once(cached):
     data = bytearray(cached.file.read_bytes())
     data[-1] ^= 255
     cached.file.write_bytes(data)
-    again = images.load(cached.source)
+    again = images.load_images(cached.source)
     row = len(again.train.pixels) - 1
     assert again.train.pixels[row, -1, -1, -1] == data[-1]
 
@@ -306,21 +306,21 @@ def test_images_are_decoded_once(cached):
 def test_a_cache_that_was_cut_short_is_made_again(cached, left):
     expected = cached.before.train.take()
     cached.file.write_bytes(cached.file.read_bytes()[:left])
-    assert np.array_equal(images.load(cached.source).train.take(), expected)
+    assert np.array_equal(images.load_images(cached.source).train.take(), expected)
     assert [file.name for file in cached.file.parent.iterdir()] == [cached.file.name]
 
 
 def test_other_sides_and_other_content_have_files_of_their_own(cached, tmp_path):
-    images.load(cached.source, side=4)
-    images.load(write_zip(tmp_path / "other.zip", {name: encoded(image) for name, image in tree().items()}))
-    images.load(cached.source)
+    images.load_images(cached.source, side=4)
+    images.load_images(write_zip(tmp_path / "other.zip", {name: encoded(image) for name, image in tree().items()}))
+    images.load_images(cached.source)
     assert len(list(cached.file.parent.iterdir())) == 3
 
 
 def test_without_a_place_to_write_everything_works(cached, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "file" / "cache"))
-    assert np.array_equal(images.load(cached.source).train.take(), cached.before.train.take())
+    assert np.array_equal(images.load_images(cached.source).train.take(), cached.before.train.take())
 
 
 def test_a_broken_image_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
@@ -328,7 +328,7 @@ def test_a_broken_image_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
     contents = {name: encoded(image) for name, image in tree().items()}
     contents["train/dog/9.png"] = contents["train/dog/9.png"][:-40]
     with pytest.raises(SpecError, match=r"set.zip: train/dog/9.png cannot be read: "):
-        images.load(write_zip(tmp_path / "set.zip", contents))
+        images.load_images(write_zip(tmp_path / "set.zip", contents))
     assert list((tmp_path / "cache" / "images").iterdir()) == []
 
 
@@ -391,7 +391,7 @@ def test_damaged_folders_are_refused_by_name(tmp_path, case):
     contents, message = FOLDERS[case]
     (tmp_path / "set").mkdir()
     with pytest.raises(SpecError, match=message):
-        images.load(write_folder(tmp_path / "set", contents))
+        images.load_images(write_folder(tmp_path / "set", contents))
 
 
 @pytest.mark.parametrize(
@@ -414,26 +414,26 @@ def test_damaged_cifar_is_refused_by_file_and_record(tmp_path, change, message):
     else:
         file.unlink()
     with pytest.raises(SpecError, match=message):
-        images.load(str(tmp_path / "cifar"))
+        images.load_images(str(tmp_path / "cifar"))
 
 
 def test_damaged_zips_are_refused_by_name(tmp_path):
     whole = write_zip(tmp_path / "set.zip", TREE)
     data = bytearray((tmp_path / "set.zip").read_bytes())
     (tmp_path / "cut.zip").write_bytes(data[: len(data) // 2])
-    with pytest.raises(SpecError, match=r"cut.zip is no whole zip file"):
-        images.load(str(tmp_path / "cut.zip"))
+    with pytest.raises(SpecError, match=r"cut.zip is not a complete zip file"):
+        images.load_images(str(tmp_path / "cut.zip"))
     with zipfile.ZipFile(whole) as archive:
         place = archive.getinfo("train/cat/4.png").header_offset + 100
     data[place] ^= 255
     (tmp_path / "flipped.zip").write_bytes(data)
     with pytest.raises(SpecError, match=r"flipped.zip: train/cat/4.png cannot be read: Bad CRC"):
-        images.load(str(tmp_path / "flipped.zip"))
+        images.load_images(str(tmp_path / "flipped.zip"))
 
 
 def test_a_place_that_is_not_there():
     with pytest.raises(SpecError, match="no file or folder '/not/there'"):
-        images.load("/not/there")
+        images.load_images("/not/there")
 
 
 # ---- numbers of pixels ---------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_grey_is_pillows():
 
 @pytest.mark.parametrize("as_grey", [False, True])
 def test_statistics_by_the_definition(tmp_path, as_grey):
-    found = images.load(write_folder(tmp_path / "set", {name: encoded(image) for name, image in tree().items()}))
+    found = images.load_images(write_folder(tmp_path / "set", {name: encoded(image) for name, image in tree().items()}))
     mean, deviation = images.statistics(found.train, as_grey=as_grey)
     pixels = images.grey(found.train.take()) if as_grey else found.train.take()
     np.testing.assert_allclose(mean, pixels.astype(float).mean((0, 1, 2)), rtol=1e-12)
@@ -455,5 +455,5 @@ def test_statistics_by_the_definition(tmp_path, as_grey):
 
 
 def test_a_channel_that_never_changes_has_deviation_one():
-    part = images.Part(np.full((5, 4, 4, 1), 9, np.uint8), np.arange(5), np.zeros(5, int))
+    part = images.ImageSplit(np.full((5, 4, 4, 1), 9, np.uint8), np.arange(5), np.zeros(5, int))
     assert images.statistics(part) == (9.0, 1.0)

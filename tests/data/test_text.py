@@ -354,7 +354,7 @@ def test_a_data_set_is_a_corpus(dataset):
 
 def test_a_split_or_data_set_that_is_not_there_is_said(dataset):
     with pytest.raises(SpecError, match="cannot load split 'test' of the data set in folder"):
-        hub.load(str(dataset[0]), "test")
+        hub.load_split(str(dataset[0]), "test")
     with pytest.raises(SpecError, match=r"there is no file or folder 'nobody/nothing', .* give the path of a local"):
         text.open_corpus("nobody/nothing")
 

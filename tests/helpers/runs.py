@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from headwise.tasks import load
+from headwise.tasks import load_task
 from headwise.training.run import Recipe, Run, RunResult
 
-TASK = load({"name": "nearest-neighbor", "dim": 8, "points": 6})
+TASK = load_task({"name": "nearest-neighbor", "dim": 8, "points": 6})
 FAILING_TASK = """
 from headwise.tasks.nearest_neighbor import NearestNeighbor
 class Broken(NearestNeighbor):
@@ -24,7 +24,7 @@ def small_run(**changes):
 
 
 def some_runs(count=3, steps=300, task=None):
-    task = task or load({"name": "nearest-neighbor", "dim": 8, "points": 6})
+    task = task or load_task({"name": "nearest-neighbor", "dim": 8, "points": 6})
     return [
         Run(
             task=task.spec(),

@@ -17,8 +17,8 @@ from headwise.options import preset
 from headwise.shape import AttentionShape
 from headwise.store.store import Store
 from headwise.sweep import resolve
-from headwise.tasks import load
-from headwise.training.loop import build_model, train
+from headwise.tasks import load_task
+from headwise.training.loop import build_model, train_run
 from headwise.training.run import Execution, Recipe, Run, RunResult
 
 needs_compiler = pytest.mark.skipif(not works(), reason="no C++ compiler here: torch's kernels serve")
@@ -103,8 +103,8 @@ def test_an_error_between_two_calls_leaves_nothing_behind():
 def test_a_plan_and_a_layer_agree_on_what_kernels_can_serve():
     """The planner asks the layers of a model without weights, so there is nothing to keep in step."""
     options = preset("encoder")
-    run = Run(task=load({"name": "nearest-neighbor"}).spec(), shape="w16-h4-L2-m256", options=options, steps=1)
-    tokens = load(run.task).tokens
+    run = Run(task=load_task({"name": "nearest-neighbor"}).spec(), shape="w16-h4-L2-m256", options=options, steps=1)
+    tokens = load_task(run.task).tokens
     sizes = {attention_size(run.model_shape.layers[0], tokens), mlp_size(16, 256), norm_size(16)}
     assert resolve._kernels(run) == sizes
     bare = run.replace(options=options.replace(qk_norm="rms", activation="gelu", norm="layer"))
@@ -156,9 +156,9 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sizes = [NormSize(width=16), NormSize(width=32)]
-    assert compiled.missing([*sizes, *sizes]) == sizes
+    assert compiled.uncompiled([*sizes, *sizes]) == sizes
     compiled.prepare(sizes)
-    assert compiled.missing(sizes) == []
+    assert compiled.uncompiled(sizes) == []
     assert [path.suffix for path in (tmp_path / "headwise" / "kernels").iterdir()] == [".so", ".so"]
     monkeypatch.setattr(compiled, "_compile", lambda *given: pytest.fail("compiled again"))
     compiled.library.__wrapped__(sizes[0])
@@ -274,7 +274,7 @@ def trained(path, shape="w16-h16-m256", activation="relu", seed=0, steps=500):
 
 
 def loss_and_gradients(run, dtype):
-    task = load(run.task)
+    task = load_task(run.task)
     model = build_model(run, task).to(dtype)
     torch.manual_seed(2)
     with torch.no_grad():  # biases of 0 would leave some gradients with no true size
@@ -304,8 +304,8 @@ def test_whole_models_have_the_plain_ones_loss_and_gradients(shape, activation, 
 @needs_compiler
 @pytest.mark.parametrize("shape", ["w16-h16-m256", "w16-h8-r16-m256"])
 def test_training_ends_where_the_plain_path_does_within_the_noise_of_seeds(shape):
-    plain = [train(trained("plain", shape, seed=seed)).metrics["error"] for seed in range(3)]
-    ours = train(trained("generated", shape)).metrics["error"]
+    plain = [train_run(trained("plain", shape, seed=seed)).metrics["error"] for seed in range(3)]
+    ours = train_run(trained("generated", shape)).metrics["error"]
     assert abs(ours - plain[0]) <= max(plain) - min(plain)
 
 

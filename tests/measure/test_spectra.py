@@ -117,7 +117,7 @@ def test_lanczos_survives_values_that_cluster(outliers):
     """Where vectors are made orthogonal only once, rounding grows here until the range is far too wide."""
     values = torch.cat([1 + 0.01 * normal(0, 300).sigmoid(), torch.tensor(outliers, dtype=torch.float64)])
     found = jacobian_extremes(lambda x: values * x, torch.zeros_like(values), exact_size=0, steps=100)
-    assert found.found
+    assert found.converged
     assert 0 <= values.max() - found.largest + 1e-12 <= found.largest_error + 2e-12
     assert 0 <= found.smallest - values.min() + 1e-12 <= found.smallest_error + 2e-12
 
@@ -134,7 +134,7 @@ def test_lanczos_says_how_far_off_it_is(shape, steps):
     assert found.largest <= values[0] + 1e-12
     assert found.smallest >= values[-1] - 1e-12
     assert found.at_least <= values[0] / values[-1] + 1e-9
-    if found.found:
+    if found.converged:
         assert found.condition == pytest.approx(float(values[0] / values[-1]), rel=2 * TOLERANCE)
     else:
         assert math.isnan(found.condition)
@@ -144,7 +144,7 @@ def test_lanczos_finds_a_residual_block_in_fewer_steps_than_it_has_inputs():
     layer, x = layer_of("w64-h4", path="plain"), normal(1, 1, 16, 64)
     wanted = jacobian_extremes(lambda t: t + layer(t), x)
     found = jacobian_extremes(lambda t: t + layer(t), x, exact_size=0, steps=400)
-    assert found.found
+    assert found.converged
     assert found.condition == pytest.approx(wanted.condition, rel=0.01)
     bare = jacobian_extremes(lambda t: layer(t), x, exact_size=0, steps=100)
     assert math.isnan(bare.condition)  # honestly not found

@@ -18,7 +18,7 @@ from headwise.options import ModelOptions, preset
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.training import resume as checkpoint
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Run
 from helpers.copying import SINGLE, same
 
@@ -183,7 +183,7 @@ def trained(tmp_path_factory) -> tuple[Path, str, str]:
     with Store(folder / "store.db") as held:
         for run in runs:
             kept = folder / "store.files" / "weights" if run.seed == 0 else None
-            result = train(run, keep_weights=kept)
+            result = train_run(run, keep_weights=kept)
             assert result.status == "done", result.message
             held.add(run, result)
     return folder / "store.db", runs[0].key, runs[1].key

@@ -26,7 +26,16 @@ from rich.console import Console
 from headwise.report.runs import _folded, rerun_command, run_card, runs_table, spark
 from headwise.spec import SpecError
 from headwise.store import store as store_module
-from headwise.store.store import APPLICATION, COLUMNS, MIGRATIONS, SCHEMA, Store, StoreError, default_path, on_network
+from headwise.store.store import (
+    APPLICATION,
+    MIGRATIONS,
+    RUN_COLUMNS,
+    SCHEMA,
+    Store,
+    StoreError,
+    default_path,
+    on_network,
+)
 from headwise.training.run import Run, RunResult
 from helpers.runs import make_result, make_run
 from helpers.strategies import model_shapes
@@ -408,8 +417,8 @@ def old_store(path):
     for statement in MIGRATIONS[0].split(";"):
         connection.execute(statement)
     connection.execute("PRAGMA user_version = 1")
-    record = store_module.encode(make_run(), make_result(make_run()), "here")
-    names = [name for name in COLUMNS if name not in ("provenance", "latency")]
+    record = store_module.to_record(make_run(), make_result(make_run()), "here")
+    names = [name for name in RUN_COLUMNS if name not in ("provenance", "latency")]
     places = ", ".join("?" * len(names))
     connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({places})", [record[name] for name in names])
     points = [(make_run().key, *point) for point in make_result(make_run()).curve]
@@ -722,7 +731,7 @@ def test_an_interruption_leaves_no_half_of_a_run(store, monkeypatch):
     def interrupt(record):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module, "decode", interrupt)  # called after the row is written, before its curve is
+    monkeypatch.setattr(store_module, "from_record", interrupt)  # called after the row is written, before its curve is
     with pytest.raises(KeyboardInterrupt):
         store.add(make_run(), make_result(make_run()))
     monkeypatch.undo()

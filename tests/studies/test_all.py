@@ -11,7 +11,7 @@ from headwise.spec import SpecError
 from headwise.store.rows import rows
 from headwise.studies import load, load_all, names
 from headwise.studies._recipes.constructions import constructed
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import RunResult
 
 CLAIMED = {claim.id for study in load_all() for claim in study.claims}
@@ -40,7 +40,7 @@ def test_the_docstring_says_paper_claims_and_command(study):
 
 def test_smoke_goes_to_a_chart_and_to_judgements_that_stay_open(study):
     cells = [cell for cell in study.of("smoke") if cell.run.seed == 0]
-    results = {run.cell_key: train(run) for run in {cell.run.key: cell.run for cell in cells}.values()}
+    results = {run.cell_key: train_run(run) for run in {cell.run.key: cell.run for cell in cells}.values()}
     assert {result.status for result in results.values()} <= {"done"}
     found = rows(cells, results)
     assert len(found) == len(cells)

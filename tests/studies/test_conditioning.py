@@ -12,7 +12,7 @@ from headwise.studies import conditioning_and_speed as speed
 from headwise.studies import conditioning_in_training as training
 from headwise.studies import load
 from headwise.studies._recipes.statistics import kappa
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 
 PROBE = "heads-condition"
 
@@ -254,7 +254,7 @@ def test_history_comes_back_from_parquet(tmp_path):
     with Store(tmp_path / "here.db") as here, Store(tmp_path / "there.db") as there:
         results = {}
         for run in (cell.run for cell in (*trials, *cells)):
-            results[run.seed, run.steps] = train(run)
+            results[run.seed, run.steps] = train_run(run)
             here.add(run, results[run.seed, run.steps])
         there.merge([here.export(tmp_path / "runs.parquet")])
         found = {row.cell["part"]: row for row in study_rows(study, "smoke", there)}

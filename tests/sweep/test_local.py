@@ -18,8 +18,8 @@ from headwise.store.store import Store
 from headwise.sweep import local
 from headwise.sweep.drive import conduct
 from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, sample_tokens, work
-from headwise.tasks import load, names
-from headwise.training.loop import train
+from headwise.tasks import load_task, names
+from headwise.training.loop import train_run
 from headwise.training.resume import DiskError
 from headwise.training.run import Recipe, Run
 from helpers.runs import FAILING_TASK, descendants, some_runs, wait_for_workers
@@ -79,7 +79,7 @@ def test_a_slurm_array_says_its_shard(monkeypatch):
 @pytest.mark.parametrize("name", names())
 def test_a_run_is_priced_by_the_tokens_of_its_task(name):
     """The task alone knows: in-context regression has 21 tokens, where its fields say 10 points."""
-    task = load({"name": name})
+    task = load_task({"name": name})
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), steps=3)
     assert sample_tokens(run) == task.tokens
     assert work(run) == 3 * run.recipe.batch * training_flops(run.model_shape, run.options, task.tokens)
@@ -88,7 +88,7 @@ def test_a_run_is_priced_by_the_tokens_of_its_task(name):
 def test_a_task_that_is_gone_does_not_keep_others_from_being_planned(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(FAILING_TASK.format(act="pass"))
-    gone = some_runs(1, task=load({"name": str(file), "dim": 8, "points": 6}))
+    gone = some_runs(1, task=load_task({"name": str(file), "dim": 8, "points": 6}))
     file.unlink()
     other = Run(task={"name": "somebody's own trainer"}, shape="w8-h2", steps=1)
     plan = make_plan([*gone, other, *some_runs(2)], Rows())
@@ -111,7 +111,7 @@ def test_a_sweep_gives_what_each_run_gives_alone(tmp_path):
     summary = sweep(runs, rows, tmp_path, watch=watch)
     assert (summary.trained, summary.failed, summary.restarts) == (3, 0, 0)
     assert sorted(heard) == sorted(2 * [run.key for run in runs])
-    assert rows[runs[0].key].metrics == train(runs[0]).metrics
+    assert rows[runs[0].key].metrics == train_run(runs[0]).metrics
     again = sweep(runs, rows, tmp_path)
     assert (again.found, again.trained) == (3, 0)
 
@@ -127,7 +127,7 @@ def test_a_sweep_gives_what_each_run_gives_alone(tmp_path):
 def test_one_bad_run_does_not_stop_the_others(tmp_path, act, status, says):
     file = tmp_path / "broken.py"
     file.write_text(FAILING_TASK.format(act=act))
-    bad = some_runs(1, task=load({"name": str(file), "dim": 8, "points": 6}))
+    bad = some_runs(1, task=load_task({"name": str(file), "dim": 8, "points": 6}))
     good = some_runs(2)
     rows = Rows()
     summary = sweep([*bad, *good], rows, tmp_path, stalled_seconds=8 if "sleep" in act else 60)
@@ -150,7 +150,7 @@ def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
     assert asked == 2 or list((tmp_path / "checkpoints").glob("*.safetensors"))
     whole = sweep(runs, rows, tmp_path)
     assert whole.trained == 3 - summary.trained
-    assert rows[runs[0].key].metrics == train(runs[0]).metrics
+    assert rows[runs[0].key].metrics == train_run(runs[0]).metrics
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -186,7 +186,8 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence_and_loses_nothing(tmp_path):
     """A worker's checkpoints meet a full disk; with room again, the same command ends what was begun."""
     file = tmp_path / "full.py"
     file.write_text(FAILING_TASK.format(act=FULL_DISK))
-    good, bad = some_runs(2, steps=20), some_runs(1, steps=400, task=load({"name": str(file), "dim": 8, "points": 6}))
+    task = load_task({"name": str(file), "dim": 8, "points": 6})
+    good, bad = some_runs(2, steps=20), some_runs(1, steps=400, task=task)
     with Store(tmp_path / "runs.db") as store:
         sweep(good, store, tmp_path)
         before = {run.key: result.metrics for run, result in store.runs()}
@@ -234,7 +235,7 @@ def test_a_killed_run_repeats_at_most_the_steps_since_its_checkpoint(tmp_path):
     """With a checkpoint after every step that is the one step it died in; the task notes every batch it gives."""
     log, file = tmp_path / "steps.txt", tmp_path / "dying.py"
     file.write_text(DYING_TASK.format(log=str(log)))
-    run = some_runs(1, steps=60, task=load({"name": str(file), "dim": 8, "points": 6}))[0]
+    run = some_runs(1, steps=60, task=load_task({"name": str(file), "dim": 8, "points": 6}))[0]
     rows = Rows()
     summary = sweep([run], rows, tmp_path, checkpoint_seconds=0.0)
     assert (summary.restarts, rows[run.key].status) == (1, "done")
@@ -327,5 +328,5 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(tmp_path, kills)
     runs = some_runs(count, steps)
     assert set(final) == {run.key for run in runs}
     for run in runs[:3]:
-        alone = train(run)
+        alone = train_run(run)
         assert final[run.key][1].metrics == alone.metrics

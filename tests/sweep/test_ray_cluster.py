@@ -20,8 +20,8 @@ import pytest
 from headwise.spec import SpecError
 from headwise.sweep import ray_cluster
 from headwise.sweep.plan import DEATHS, Summary, SweepPlan, Watch, make_plan
-from headwise.tasks import load
-from headwise.training.loop import train
+from headwise.tasks import load_task
+from headwise.training.loop import train_run
 from headwise.training.resume import DiskError
 from headwise.training.run import Execution, Run
 
@@ -41,7 +41,7 @@ class Rows(dict):
 
 
 def small_run(seed, steps, **changes):
-    task = load({"name": "nearest-neighbor"})
+    task = load_task({"name": "nearest-neighbor"})
     settings = {"shape": "w16-h4-m64", "options": task.default_options(), "evaluations": 3} | changes
     return Run(task=task.spec(), steps=steps, seed=seed, **settings)
 
@@ -157,7 +157,7 @@ def test_a_cluster_gives_the_same_numbers_whatever_dies(cluster, tmp_path, monke
     assert {path.stem for path in Path("weights").iterdir()} == {run.key for run in long}
     assert not [path for run in (*short, *long) for path in folder.glob(f"{run.key}*")]
     for run in (*short, *long):
-        alone = train(run)
+        alone = train_run(run)
         assert (store[run.key].metrics, store[run.key].curve) == (alone.metrics, alone.curve)
 
     # what cannot be done is a sentence, or a row that says why

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.data import grammar
-from headwise.data.tables import END, PAD, SPECIAL, START, Examples, encoder, part_of, rows
+from headwise.data.tables import END, PAD, SPECIAL, START, Examples, encoder, part_of, table_rows
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
-from headwise.tasks.glue import METRICS, PUBLISHED, Glue
-from headwise.training.loop import train
+from headwise.tasks.glue import GLUE_TASKS, METRICS, Glue
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 HEADERS = {
@@ -36,7 +36,7 @@ WORDS = ("a", '"b', 'c"', "don't", "café", "ünïcode", "1.5", ",", "it", "is",
 
 def row_of(task, number, numbers):
     """A row as published, with its texts and label."""
-    published = PUBLISHED[task]
+    published = GLUE_TASKS[task]
     columns = list(published.names) or HEADERS[task].lstrip("\ufeff").split("\t")
     texts = tuple(" ".join(numbers.choices(WORDS, k=5)) + f" {number}" for _ in published.texts)
     label = numbers.randrange(len(published.labels)) if published.labels else round(numbers.uniform(0, 5), 3)
@@ -49,7 +49,7 @@ def row_of(task, number, numbers):
 def write(folder, task, train=60, dev=30):
     folder.mkdir(exist_ok=True)
     expected = {}
-    for file, count in (("train", train), (PUBLISHED[task].dev, dev)):
+    for file, count in (("train", train), (GLUE_TASKS[task].dev, dev)):
         numbers = random.Random(file)
         made = [row_of(task, f"{file}{number}", numbers) for number in range(count)]
         lines = ([HEADERS[task]] if HEADERS[task] else []) + [line for line, _ in made]
@@ -67,18 +67,18 @@ def as_rows(examples):
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
+@pytest.mark.parametrize("name", list(GLUE_TASKS))
 def test_every_published_file_is_read_as_it_is(tmp_path, name):
-    expected = write(tmp_path / PUBLISHED[name].folder, name)
-    for place in (tmp_path, tmp_path / PUBLISHED[name].folder):
+    expected = write(tmp_path / GLUE_TASKS[name].folder, name)
+    for place in (tmp_path, tmp_path / GLUE_TASKS[name].folder):
         parts = Glue(source=str(place), task=name).parts
-        assert as_rows(parts["test"]) == expected[PUBLISHED[name].dev]
+        assert as_rows(parts["test"]) == expected[GLUE_TASKS[name].dev]
         train, validation = as_rows(parts["train"]), as_rows(parts["validation"])
         assert len(validation) == 6
         assert sorted(train + validation) == sorted(expected["train"])
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
+@pytest.mark.parametrize("name", list(GLUE_TASKS))
 def test_a_model_takes_every_task(tmp_path, name):
     write(tmp_path / "task", name)
     task = Glue(source=str(tmp_path / "task"), task=name, length=32, tokenizer="bpe", vocab=300)
@@ -93,7 +93,7 @@ def test_a_field_with_a_line_feed_is_one_field(tmp_path):
     """As in the published QQP."""
     file = tmp_path / "some.tsv"
     file.write_text("id\tone\ttwo\tlabel\n1\ta\tb\t0\n2\tbroken\nhere\tc\t1\n3\td\te\t0\n\n")
-    found = list(rows(file))
+    found = list(table_rows(file))
     assert [line for line, _ in found] == [2, 3, 5]
     assert found[1][1] == {"id": "2", "one": "broken\nhere", "two": "c", "label": "1"}
 
@@ -258,7 +258,7 @@ def test_a_constant_answer_has_no_correlation():
     assert all(METRICS[name](np.arange(5), constant) == 0 for name in ("matthews", "pearson", "spearman"))
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
+@pytest.mark.parametrize("name", list(GLUE_TASKS))
 def test_the_trivial_error_is_that_of_a_constant_answer(tmp_path, name):
     write(tmp_path / "task", name)
     task = Glue(source=str(tmp_path / "task"), task=name)
@@ -269,7 +269,7 @@ def test_the_trivial_error_is_that_of_a_constant_answer(tmp_path, name):
         output[:, answer] = 1
         errors.append(task.metrics(task.scores(output, labels))["error"])
     assert task.trivial_error() in errors
-    if PUBLISHED[name].metrics in (("matthews",), ("pearson", "spearman")):
+    if GLUE_TASKS[name].metrics in (("matthews",), ("pearson", "spearman")):
         assert task.trivial_error() == 1
 
 
@@ -316,7 +316,7 @@ def test_a_model_learns():
         steps=150,
         evaluations=1,
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     assert result.metrics["error"] < 0.2, "words alone, without their order, do not get there"
     assert result.metrics["accuracy"] == pytest.approx(1 - result.metrics["error"])

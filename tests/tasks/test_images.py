@@ -14,9 +14,9 @@ from headwise.data import images as data
 from headwise.options import preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks import load, parse
+from headwise.tasks import load_task, parse
 from headwise.tasks.images import Images
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 STREAMS = ("train", "validation", "test")
@@ -182,7 +182,7 @@ def test_the_data_is_part_of_a_runs_key_and_its_place_is_not(pictures, tmp_path)
     one, other = parse(f"images:{pictures},augment=flip"), parse(f"images:{tmp_path / 'moved.zip'},augment=flip")
     runs = [Run(task=task.spec(), shape="w16-h2", options=task.default_options(), steps=1) for task in (one, other)]
     assert runs[0].key == runs[1].key
-    assert load(one.spec()) == one
+    assert load_task(one.spec()) == one
     with pytest.raises(SpecError, match="is not the data this run was planned with"):
         one.replace(content="0" * 16).draw(0, "train", 0, 2)
 
@@ -210,7 +210,7 @@ def test_a_small_model_learns(pictures):
     run = Run(
         task=task.spec(), shape="w16-h2-L1", options=task.default_options(), recipe=recipe, steps=80, evaluations=1
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     assert result.metrics["error"] < task.trivial_error() / 2
     assert result.tokens == 80 * 32 * 17
@@ -222,4 +222,4 @@ def test_the_usual_shape_learns_the_digits():
     task = parse("images")
     recipe = Recipe(batch=64, weight_decay=0.05)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=2000)
-    assert train(run).metrics["error"] < task.baselines()["logistic regression"] + 0.03
+    assert train_run(run).metrics["error"] < task.baselines()["logistic regression"] + 0.03

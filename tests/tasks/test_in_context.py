@@ -28,7 +28,7 @@ from headwise.tasks.in_context import (
     _ridge,
     _walk,
 )
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 KINDS = ["linear", "sparse", "tree", "relu"]
@@ -228,7 +228,7 @@ def test_a_small_model_learns_from_examples():
     task = InContext()
     recipe = Recipe(optimizer="muon", learning_rate=0.02, batch=64, clip=1.0)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=1500)
-    found = train(run).metrics
+    found = train_run(run).metrics
     others = task.baselines()
     assert task.floor() < found["error"] < 0.5 * min(others["nearest neighbours"], others["averaging"], 1.0)
     assert found["error_at_10"] < 0.2 < found["error_at_1"]

@@ -19,7 +19,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
 from headwise.tasks.listops import ListOps
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 LONG_RANGE_ARENA = {"shortest": 501, "longest": 1999, "depth": 10, "arguments": 10}
@@ -224,7 +224,7 @@ def test_the_usual_shape_learns_more_than_classical_methods():
     task = ListOps()
     recipe = Recipe(learning_rate=3e-3, batch=64, warm_up=0.1, clip=1.0)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=1000)
-    assert train(run).metrics["error"] < min(task.baselines().values()) - 0.05
+    assert train_run(run).metrics["error"] < min(task.baselines().values()) - 0.05
 
 
 # ---- published files -----------------------------------------------------------------------------------------------
@@ -328,13 +328,13 @@ def test_the_hash_is_of_the_text_alone(tmp_path, lines):
         ("3\t[MAX ]", "line 3: an operator has no argument"),
         ("3\t3 2", "line 3: there are 2 expressions"),
         ("3\t", "line 3: there are 0 expressions"),
-        ("3\t[MAX 3 x ]", "line 3: 'x' is no symbol of ListOps"),
-        ("3\t[FIRST 3 2 ]", "line 3: '\\[FIRST' is no symbol of ListOps"),
-        ("3\t[MAX 3 12 ]", "line 3: '12' is no symbol"),
+        ("3\t[MAX 3 x ]", "line 3: 'x' is not a symbol of ListOps"),
+        ("3\t[FIRST 3 2 ]", "line 3: '\\[FIRST' is not a symbol of ListOps"),
+        ("3\t[MAX 3 12 ]", "line 3: '12' is not a symbol"),
         ("4\t[MAX 3 2 ]", "line 3: its label is '4', but the value of the expression is 3"),
         ("x\t[MAX 3 2 ]", "line 3: its label is 'x'"),
         ("[MAX 3 2 ]", "line 3: it has 1 columns"),
-        ("3\t[MAX 3 \xff ]", "line 3: .* is no symbol"),
+        ("3\t[MAX 3 \xff ]", "line 3: .* is not a symbol"),
         ("", "line 3: it has 1 columns"),
     ],
 )

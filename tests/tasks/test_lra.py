@@ -13,7 +13,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import parse
 from headwise.tasks.lra import LongRangeArena
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 SHAPE = ModelShape.parse("w16-h2")
@@ -176,14 +176,14 @@ def test_damaged_papers_are_named(tmp_path):
 
 def test_images_are_their_grey_pixels_in_order():
     task = parse("lra,part=image")
-    assert (task.tokens, task.classes, task.samples("test")) == (65, 10, len(images.load("").test))
+    assert (task.tokens, task.classes, task.samples("test")) == (65, 10, len(images.load_images("").test))
     inputs, labels = task.draw(0, "test", 1, 8)
-    part = images.load("").test
+    part = images.load_images("").test
     assert torch.equal(labels, torch.from_numpy(part.labels[8:16]))
     assert (inputs[:, 0] == START).all()
     assert np.array_equal(inputs[:, 1:] - SPECIAL, images.grey(part.take(np.arange(8, 16))).reshape(8, 64))
     assert task.build(SHAPE, task.default_options())(inputs).shape == (8, 10)
-    majority = np.bincount(images.load("").train.labels).argmax()
+    majority = np.bincount(images.load_images("").train.labels).argmax()
     assert task.trivial_error() == pytest.approx(float((part.labels != majority).mean()))
 
 
@@ -197,7 +197,7 @@ def test_made_parts_share_no_example(part):
     rows = [row for columns in seen for row in zip(*columns, strict=True)]
     assert len(rows) == len(set(rows)) == 4000
     assert max(len(text) for row in rows for text in row) <= 64
-    with pytest.raises(SpecError, match="made texts need a length of at least 64, not 20"):
+    with pytest.raises(SpecError, match="generated texts need a length of at least 64, not 20"):
         LongRangeArena(part=part, length=20)
 
 
@@ -220,6 +220,6 @@ def test_a_model_learns():
         steps=120,
         evaluations=1,
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     assert result.metrics["error"] < task.trivial_error() - 0.1

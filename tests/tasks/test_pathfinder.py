@@ -10,7 +10,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks.pathfinder import SHADE, Pathfinder
 from headwise.tasks.stream import Draw
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 SCALE = 6
@@ -168,4 +168,4 @@ def test_the_usual_shape_learns_more_than_classical_methods():
     task = Pathfinder()
     recipe = Recipe(learning_rate=3e-3, batch=64, warm_up=0.1, clip=1.0)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=1500)
-    assert train(run).metrics["error"] < min(task.baselines().values()) - 0.05
+    assert train_run(run).metrics["error"] < min(task.baselines().values()) - 0.05

@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks.recall import Recall, _scores
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 
@@ -157,7 +157,7 @@ def test_a_small_model_learns_to_look_up():
     task = Recall()
     recipe = Recipe(optimizer="muon", learning_rate=0.02, batch=64, clip=1.0)
     run = Run(task=task.spec(), shape=task.usual_shape, options=task.default_options(), recipe=recipe, steps=800)
-    assert train(run).metrics["error"] < 0.05
+    assert train_run(run).metrics["error"] < 0.05
 
 
 def test_other_models_are_refused():

@@ -5,10 +5,10 @@ import torch
 
 from headwise.shape import ModelShape, ShapeError
 from headwise.spec import SpecError
-from headwise.tasks import load, names, parse
+from headwise.tasks import load_task, names, parse
 from headwise.tasks.nearest_neighbor import NearestNeighbor
 from headwise.tasks.stream import Draw
-from headwise.training.loop import Interrupted, train
+from headwise.training.loop import Interrupted, train_run
 from headwise.training.run import Recipe, Run
 
 STREAMS = ("train", "validation", "test")
@@ -24,7 +24,7 @@ TASK = Mine
 
 @pytest.fixture(params=names())
 def task(request):
-    return load({"name": request.param})
+    return load_task({"name": request.param})
 
 
 def rows_of(batch):
@@ -40,7 +40,7 @@ def model_of(task):
 def test_a_batch_depends_on_its_address_alone(task):
     first = task.draw(1, "train", 7, 4)
     task.draw(2, "train", 3, 5)
-    again = load(task.spec()).draw(1, "train", 7, 4)
+    again = load_task(task.spec()).draw(1, "train", 7, 4)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -88,16 +88,16 @@ def test_a_model_of_the_usual_shape_takes_its_batches(task):
 
 def test_a_run_is_interrupted_and_resumed_without_a_trace(task, tmp_path, monkeypatch):
     spec = {"task": task.resolved().spec(), "shape": task.usual_shape, "options": task.default_options()}
-    load(spec["task"]).trivial_error()  # remembered, so before anything below shortens the data
+    load_task(spec["task"]).trivial_error()  # remembered, so before anything below shortens the data
     run = Run(**spec, recipe=Recipe(batch=4, learning_rate=0.001), steps=4, evaluations=1)
     counts = iter(range(1, 100))
     for name in ("TEST_SAMPLES", "VALIDATION_SAMPLES"):
         monkeypatch.setattr(f"headwise.training.evaluation.{name}", 8)
     monkeypatch.setattr(type(task), "samples", lambda self, stream: 8)  # whole test sets are not what is tested here
-    whole = train(run)
+    whole = train_run(run)
     with pytest.raises(Interrupted):
-        train(run, checkpoints=tmp_path, should_stop=lambda: next(counts) >= 2)
-    resumed = train(run, checkpoints=tmp_path)
+        train_run(run, checkpoints=tmp_path, should_stop=lambda: next(counts) >= 2)
+    resumed = train_run(run, checkpoints=tmp_path)
     assert whole.status == "done", whole.message
     assert resumed.metrics == whole.metrics
 
@@ -109,7 +109,7 @@ def test_trivial_and_least_errors_are_in_order(task):
 
 
 def test_a_task_goes_into_a_run_and_out(task):
-    assert load(task.spec()) == task
+    assert load_task(task.spec()) == task
     assert task.summary
 
 
@@ -122,9 +122,9 @@ def test_a_task_is_written_as_text():
 
 def test_unknown_tasks_and_options_are_refused():
     with pytest.raises(SpecError, match="no task 'chess'; there are glue, images"):
-        load({"name": "chess"})
+        load_task({"name": "chess"})
     with pytest.raises(SpecError, match="no field 'colour'"):
-        load({"name": "nearest-neighbor", "colour": 3})
+        load_task({"name": "nearest-neighbor", "colour": 3})
 
 
 # ---- nearest neighbours --------------------------------------------------------------------------------------------
@@ -228,15 +228,15 @@ def test_only_with_positions_does_the_order_of_points_matter(positions, width):
 def test_a_task_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(OWN_TASK)
-    task = load({"name": str(file), "points": 4})
+    task = load_task({"name": str(file), "points": 4})
     assert task.points == 4
     spec = task.spec()
     assert spec["name"] == str(file)
-    assert load(spec).draw(0, "train", 0, 2)[0].shape == (2, 4, 16)
+    assert load_task(spec).draw(0, "train", 0, 2)[0].shape == (2, 4, 16)
     file.write_text(OWN_TASK + "\n# changed\n")
     with pytest.raises(SpecError, match="has changed since this run was planned"):
-        load(spec)
-    assert load({"name": str(file)}).spec()["hash"] != spec["hash"]
+        load_task(spec)
+    assert load_task({"name": str(file)}).spec()["hash"] != spec["hash"]
 
 
 @pytest.mark.parametrize(("text", "message"), [("x = 1", "end it with TASK"), (None, "cannot read the task file")])
@@ -245,7 +245,7 @@ def test_a_file_that_is_no_task(tmp_path, text, message):
     if text is not None:
         file.write_text(text)
     with pytest.raises(SpecError, match=message):
-        load({"name": str(file)})
+        load_task({"name": str(file)})
 
 
 # ---- random numbers by address -------------------------------------------------------------------------------------

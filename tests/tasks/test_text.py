@@ -1,4 +1,4 @@
-"""Language modelling: windows, hidden tokens, bits per byte, and the predictors it has to beat."""
+"""Language modelling: windows, masked tokens, bits per byte, and the predictors it has to beat."""
 
 import math
 import random
@@ -13,9 +13,9 @@ from headwise.data.ngrams import KneserNey, histories
 from headwise.data.text import PARTS
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks import load, parse
+from headwise.tasks import load_task, parse
 from headwise.tasks.text import NOT_SCORED, Text
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "very", "old", "dog", "near", "house")
@@ -56,7 +56,7 @@ def test_held_out_windows_score_every_token_but_the_first_once(source, tokenizer
 
 
 def test_many_windows_are_spread_over_a_part(source, monkeypatch):
-    monkeypatch.setattr("headwise.tasks.text.HELD_OUT", 10)
+    monkeypatch.setattr("headwise.tasks.text.HELD_OUT_WINDOWS", 10)
     task = Text(source=source, context=16)
     starts, _ = task.held_out("test")
     (first, last) = task.corpus.segments["test"][0]
@@ -109,10 +109,10 @@ def test_other_data_than_planned_is_refused(tmp_path):
     task.draw(0, "train", 0, 1)
     place.write_text("other text " * 1000)
     with pytest.raises(SpecError, match="not the data this run was planned with"):
-        load(task.spec()).draw(0, "train", 0, 1)
+        load_task(task.spec()).draw(0, "train", 0, 1)
 
 
-# ---- hidden tokens -------------------------------------------------------------------------------------------------
+# ---- masked tokens -------------------------------------------------------------------------------------------------
 
 
 def test_tokens_are_hidden_as_bert_does(source):
@@ -207,7 +207,7 @@ def test_a_model_learns(source, objective):
     run = Run(
         task=task.spec(), shape="w32-h2-L1", options=task.default_options(), recipe=recipe, steps=60, evaluations=1
     )
-    result = train(run)
+    result = train_run(run)
     assert result.status == "done", result.message
     name = "bits_per_byte" if objective == "next" else "bits_per_masked_byte"
     assert result.metrics["error"] == result.metrics[name] < task.trivial_error()

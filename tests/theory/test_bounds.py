@@ -12,7 +12,14 @@ from scipy import special
 
 from headwise.spec import SpecError
 from headwise.theory import bounds
-from headwise.theory.bounds import certified, free_bound, graded_bound, graded_heads_needed, heads_needed, scalar_bound
+from headwise.theory.bounds import (
+    certified,
+    certified_heads,
+    free_bound,
+    graded_bound,
+    graded_heads_needed,
+    scalar_bound,
+)
 from headwise.theory.exact import invariants
 from headwise.theory.sphere import alternating_sign, harmonics, sign_spectrum, zonal_spectrum
 from helpers.theory import BOUNDS, cells, golden
@@ -318,11 +325,11 @@ def test_outside_the_hypotheses_nothing_is_certified(facts, reason):
         (lambda: free_bound(8, 2, [1, -4]), "heads is -4"),
         (lambda: scalar_bound(8, 2, 1.5), "heads is 1.5; it must be a whole number"),
         (lambda: scalar_bound(8, 2, math.inf), "heads is inf; it must be a whole number"),
-        (lambda: heads_needed(8, 2, -0.1), "not negative"),
-        (lambda: heads_needed(8, 2, math.nan), "must be a number"),
-        (lambda: heads_needed(8, 2, "many"), "must be a number"),
-        (lambda: heads_needed(8, 2, 0), "no number of heads of rank 2 reaches error 0"),
-        (lambda: heads_needed(64, 1, 1e-9), "too small to be told"),
+        (lambda: certified_heads(8, 2, -0.1), "not negative"),
+        (lambda: certified_heads(8, 2, math.nan), "must be a number"),
+        (lambda: certified_heads(8, 2, "many"), "must be a number"),
+        (lambda: certified_heads(8, 2, 0), "no number of heads of rank 2 reaches error 0"),
+        (lambda: certified_heads(64, 1, 1e-9), "too small to be resolved"),
         (lambda: graded_bound(8, 2, 1, [0.5, math.nan]), "a spectrum has one energy"),
         (lambda: graded_bound(8, 2, 1, [0.5, 0.5], energy=-1), "energy is -1"),
         (lambda: graded_heads_needed(8, 2, -1, [0.0, 0.5, 0.5]), "not negative"),

@@ -14,21 +14,21 @@ from headwise.models import build
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.tasks import load
+from headwise.tasks import load_task
 from headwise.tasks.nearest_neighbor import NearestNeighbor
 from headwise.theory.bounds import free_bound, graded_bound, scalar_bound
 from headwise.theory.constructions import _points, asymptotic_error, construct, soft_error, vote_error
 from headwise.theory.needs import CONSTRUCTIONS, needed
 from headwise.theory.random_features import draw_heads
 from headwise.theory.sphere import alternating_sign, zonal_spectrum
-from headwise.training.loop import train
+from headwise.training.loop import train_run
 from headwise.training.run import Recipe, Run
 
 
 def built(begin, dim, heads=1, rank=1, seed=0):
     """The task, the model as its construction begins, and what is known of it."""
     shape, options, task = needed(begin, dim, heads, rank)
-    task = load(task)
+    task = load_task(task)
     model = task.build(ModelShape.parse(shape), options)
     return task, model, construct(begin, model, seed)
 
@@ -322,7 +322,7 @@ CHANGES += [{"mlp": 4}, {"depth": 3}, {"v_rank": 11}, {"kv_heads": 1}]
 def test_every_construction_runs_as_an_ordinary_run(example):
     begin, dim, heads, rank = example
     shape, options, task = needed(begin, dim, heads, rank)
-    result = train(Run(task=task, shape=shape, options=options, begin=begin, steps=0, recipe=Recipe(batch=1024)))
+    result = train_run(Run(task=task, shape=shape, options=options, begin=begin, steps=0, recipe=Recipe(batch=1024)))
     assert result.status == "done", result.message
     known = built(begin, dim, heads, rank)[2]
     assert known.items() <= result.metrics.items()
@@ -376,7 +376,7 @@ def test_a_refusal_says_what_is_needed():
         ({"name": "biased-heads", "jumps": 4}, "odd number of heads adds up to one; use 5"),
         ({"name": "biased-heads", "jumps": 3, "bias": 0.5}, "leave points and bias out"),
         ({"name": "fitted-heads", "target": "oscillating", "jumps": 2}, "an odd number of jumps"),
-        ({"name": "majority-vote"}, "4 heads can be of two minds about two points; use 5"),
+        ({"name": "majority-vote"}, "4 heads may tie between two points; use 5"),
     ],
 )
 def test_impossible_constructions_are_refused(begin, message):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.theory.bounds import heads_needed, scalar_bound
+from headwise.theory.bounds import certified_heads, scalar_bound
 from headwise.theory.exact import _stays_lower, invariants, least_heads, parts_of, tail_factor, total_parts
 from headwise.theory.sphere import harmonics
 from helpers.theory import BOUNDS, cells, golden
@@ -62,7 +62,7 @@ def test_limits_that_cross_late_are_not_settled_early():
 @pytest.mark.parametrize(("name", "values"), [("heads_needed_scalar", "scalar"), ("heads_needed_full", "free")])
 def test_golden_heads(name, values):
     for dim, rank, error, value in golden(name):
-        found = heads_needed(dim, rank, error, values=values)
+        found = certified_heads(dim, rank, error, values=values)
         assert found == value if value < 10**15 else found == pytest.approx(value, rel=1e-10)
 
 
@@ -70,7 +70,7 @@ def test_golden_heads(name, values):
 @given(cells(most=20), st.sampled_from(["scalar", "free"]), st.booleans(), st.decimals("0.004", "0.6", places=4))
 def test_heads_needed_is_where_the_bound_crosses(cell, values, skip, error):
     dim, rank, _ = cell
-    found = heads_needed(dim, rank, error, values=values, skip=skip)
+    found = certified_heads(dim, rank, error, values=values, skip=skip)
     assert isinstance(found, int)
     assert BOUNDS[values](dim, rank, found, skip=skip) <= float(error) + 1e-12
     if found > 1:
@@ -82,7 +82,7 @@ def test_heads_needed_is_where_the_bound_crosses(cell, values, skip, error):
 @given(st.integers(3, 14), st.data(), st.decimals("0.02", "0.45", places=3), st.sampled_from(["scalar", "free"]))
 def test_any_start_below_leads_to_the_same_heads(dim, data, error, values):
     rank = data.draw(st.integers(1, dim - 2))
-    found = heads_needed(dim, rank, error, values=values)
+    found = certified_heads(dim, rank, error, values=values)
     for start in (1, max(1, found // 3), max(1, found - 1)):
         assert least_heads(dim, rank, Fraction(str(error)), values, False, start) == found
 
@@ -91,7 +91,7 @@ def test_any_start_below_leads_to_the_same_heads(dim, data, error, values):
 def test_the_last_digit_is_right(dim, rank, error):
     """At H and H - 1, with another library's 150 digits and no enclosure: the series itself, far enough."""
     mpmath = pytest.importorskip("mpmath")
-    found = heads_needed(dim, rank, error)
+    found = certified_heads(dim, rank, error)
     with mpmath.workdps(150):
         allowed = mpmath.mpf(error)
 
@@ -107,7 +107,7 @@ def test_the_last_digit_is_right(dim, rank, error):
 
 def test_regimes():
     """Exponential in d at small errors; a power of d, the odd degree that carries the error, at fixed ones."""
-    needed = cache(lambda dim, rank, error, values="scalar": heads_needed(dim, rank, error, values=values))
+    needed = cache(lambda dim, rank, error, values="scalar": certified_heads(dim, rank, error, values=values))
     small = {dim: str(round(0.1 / math.sqrt(dim), 12)) for dim in (16, 32, 64, 128)}
     for share, rates in [(16, [2.34, 2.55, 2.67, 2.74]), (4, [1.54, 1.60, 1.63, 1.64]), (2, [0.84, 0.91, 0.94, 0.96])]:
         ranks = {dim: 1 if share == 16 else dim // share for dim in small}
@@ -134,11 +134,11 @@ def test_regimes():
 def test_heads_of_fixed_errors(dim, rank, error, scalar, free):
     for values, number in (("scalar", scalar), ("free", free)):
         near = 0 if isinstance(number, int) else 0.02
-        assert heads_needed(dim, rank, error, values=values) == pytest.approx(number, rel=near)
+        assert certified_heads(dim, rank, error, values=values) == pytest.approx(number, rel=near)
 
 
 def test_thousands_of_digits():
-    found = heads_needed(4096, 1, "0.01")
+    found = certified_heads(4096, 1, "0.01")
     assert found.bit_length() == 2483
     assert scalar_bound(4096, 1, found) == pytest.approx(0.01, abs=1e-11)
     assert scalar_bound(4096, 1, found * 99 // 100) > 0.01
@@ -147,14 +147,14 @@ def test_thousands_of_digits():
 @pytest.mark.parametrize("values", BOUNDS)
 def test_few_heads_beside_a_skip_connection(values):
     """So few that degree 1 would not be full without it."""
-    found = heads_needed(64, 1, "0.17918", values=values, skip=True)
+    found = certified_heads(64, 1, "0.17918", values=values, skip=True)
     assert 1 < found < 16
     assert BOUNDS[values](64, 1, [found, found - 1], skip=True) == pytest.approx([0.17918, 0.17918], abs=2e-5)
     assert BOUNDS[values](64, 1, found, skip=True) <= 0.17918 < BOUNDS[values](64, 1, found - 1, skip=True)
 
 
 def test_easy_errors_need_one_head():
-    assert heads_needed(64, 64, 0) == 1
-    assert heads_needed(64, 1, 0.5) == heads_needed(64, 1, 3) == 1
-    assert heads_needed(8, 7, 0) == 2  # two planes of rank d - 1 see everything, as far as the bound can tell
-    assert heads_needed(8, 7, 0, values="free") == 1
+    assert certified_heads(64, 64, 0) == 1
+    assert certified_heads(64, 1, 0.5) == certified_heads(64, 1, 3) == 1
+    assert certified_heads(8, 7, 0) == 2  # two planes of rank d - 1 see everything, as far as the bound can tell
+    assert certified_heads(8, 7, 0, values="free") == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwise.spec import SpecError
 from headwise.theory.bounds import scalar_bound
 from headwise.theory.random_features import (
-    Heads,
+    HeadDirections,
     agreement,
     best_weights,
     draw_heads,
@@ -178,7 +178,7 @@ def test_errors_only_fall_and_stay_above_the_certified_bound(dim, keys, seed):
 
 def test_too_many_heads_for_a_factor_are_refused():
     with pytest.raises(SpecError, match="use iterated_error, or at most 32768"):
-        nested_errors(Heads(*np.zeros((2, 40_000, 2))))
+        nested_errors(HeadDirections(*np.zeros((2, 40_000, 2))))
     with pytest.raises(SpecError, match="heads is 0"):
         draw_heads(8, 0)
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from headwise.tasks import load
-from headwise.training.loop import train
+from headwise.tasks import load_task
+from headwise.training.loop import train_run
 from headwise.training.run import Execution, Run
 
 STEPS, STOP_AT = 50, 20
@@ -21,26 +21,26 @@ import itertools, json, os, sys
 from pathlib import Path
 
 from headwise.training.run import Run
-from headwise.training.loop import Interrupted, train
+from headwise.training.loop import Interrupted, train_run
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 run = Run(**json.loads((folder / "run.json").read_text()))
 mine = folder / f"process-{{rank}}"
-result = train(run, checkpoints=mine, checkpoint_seconds=0.0)
+result = train_run(run, checkpoints=mine, checkpoint_seconds=0.0)
 
 steps = itertools.count(1)
 try:
-    train(run, checkpoints=mine, should_stop=lambda: next(steps) == {STOP_AT})
+    train_run(run, checkpoints=mine, should_stop=lambda: next(steps) == {STOP_AT})
 except Interrupted as stopped:
     told = str(stopped)
-resumed = train(run, checkpoints=mine)
+resumed = train_run(run, checkpoints=mine)
 found = {{"whole": result.as_dict(), "stopped": told, "resumed": resumed.as_dict()}}
 (folder / f"result-{{rank}}.json").write_text(json.dumps(found))
 """
 
 
 def run_over(devices):
-    task = load({"name": "nearest-neighbor"})
+    task = load_task({"name": "nearest-neighbor"})
     return Run(
         task=task.spec(),
         shape="w16-h4-m64",
@@ -73,7 +73,7 @@ def points(curve):
 
 @needs_distributed
 def test_two_processes_give_the_numbers_of_one(folder):
-    alone = train(run_over(1))
+    alone = train_run(run_over(1))
     first, second = (found["whole"] for found in results(folder))
     assert first["status"] == "done", first["message"]
     assert first["metrics"] == pytest.approx(alone.metrics, rel=1e-4)  # sums in another order
@@ -100,4 +100,4 @@ def test_all_processes_go_on_from_the_checkpoint_of_the_first(folder):
 def test_a_run_over_two_processes_does_not_start_in_one(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert train(run_over(2)).status == "failed"
+    assert train_run(run_over(2)).status == "failed"

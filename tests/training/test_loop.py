@@ -14,10 +14,10 @@ from headwise.measure.probes import effective_rank, measure_probe
 from headwise.models import build
 from headwise.options import preset
 from headwise.spec import SpecError
-from headwise.tasks import load
+from headwise.tasks import load_task
 from headwise.training import resume as checkpoint
 from headwise.training.evaluation import Sample
-from headwise.training.loop import Interrupted, build_model, schedule, train
+from headwise.training.loop import Interrupted, build_model, schedule, train_run
 from headwise.training.optim import FlatOptimizer, muon_matrices, orthogonalised
 from headwise.training.run import Execution, Recipe, Run
 from helpers.runs import FAILING_TASK, TASK, small_run
@@ -26,7 +26,7 @@ from helpers.runs import FAILING_TASK, TASK, small_run
 def broken_run(tmp_path, act, **changes):
     file = tmp_path / "broken.py"
     file.write_text(FAILING_TASK.format(act=act))
-    return small_run(task=load({"name": str(file), "dim": 8, "points": 6}).spec(), **changes)
+    return small_run(task=load_task({"name": str(file), "dim": 8, "points": 6}).spec(), **changes)
 
 
 # ---- runs and keys -------------------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def test_impossible_runs_are_refused(wrong):
 
 
 def test_training_learns():
-    """One full-rank head on an easy set: well under the trivial error."""
-    result = train(small_run(shape="w8-h1-m32", steps=800, recipe=Recipe(batch=128)))
+    """One full-rank head on an easy set: well under the no-skill baseline."""
+    result = train_run(small_run(shape="w8-h1-m32", steps=800, recipe=Recipe(batch=128)))
     assert result.status == "done"
     assert result.metrics["error"] < 0.6 * result.metrics["trivial_error"]
     assert result.parameters == sum(p.numel() for p in build("w8-h1-m32", preset("encoder")).parameters())
@@ -73,31 +73,31 @@ def test_training_learns():
 
 
 def test_a_run_is_the_same_every_time():
-    first, again = train(small_run()), train(small_run())
+    first, again = train_run(small_run()), train_run(small_run())
     assert first.metrics == again.metrics
     assert first.curve == again.curve
 
 
 def test_mean_losses_are_those_of_the_steps_between_evaluations():
     runs = [small_run(steps=6, evaluations=count, recipe=Recipe(batch=512)) for count in (6, 2)]
-    often, seldom = (train(run) for run in runs)
+    often, seldom = (train_run(run) for run in runs)
     each = [value for _, name, value in often.curve if name == "loss"]
     means = [value for _, name, value in seldom.curve if name == "mean_loss"]
     assert means == pytest.approx([sum(each[:3]) / 3, sum(each[3:]) / 3])
     assert seldom.metrics["least_mean_loss"] == min(means)
-    assert "least_mean_loss" not in train(runs[0].replace(steps=0)).metrics
+    assert "least_mean_loss" not in train_run(runs[0].replace(steps=0)).metrics
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.2}])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, optimizer, options):
     run = small_run(recipe=Recipe(batch=16, optimizer=optimizer), options=preset("encoder", **options))
-    whole = train(run)
+    whole = train_run(run)
     calls = iter(range(10_000))
     stops = 0
     while True:
         try:
-            resumed = train(run, checkpoints=tmp_path, should_stop=lambda: next(calls) % 7 == 6)
+            resumed = train_run(run, checkpoints=tmp_path, should_stop=lambda: next(calls) % 7 == 6)
             break
         except Interrupted:
             stops += 1
@@ -109,25 +109,25 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, optimizer, options
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     run = small_run()
-    whole = train(run)
+    whole = train_run(run)
     for stop in (10, 20):
         steps = iter(range(1, 1000))
         with pytest.raises(Interrupted):
-            train(run, checkpoints=tmp_path, should_stop=lambda stop=stop, steps=steps: next(steps) >= stop)
+            train_run(run, checkpoints=tmp_path, should_stop=lambda stop=stop, steps=steps: next(steps) >= stop)
     path = tmp_path / f"{run.key}.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    assert train(run, checkpoints=tmp_path).metrics == whole.metrics
+    assert train_run(run, checkpoints=tmp_path).metrics == whole.metrics
     assert list(tmp_path.glob("*.damaged"))
 
 
 def test_micro_batches_add_up_to_the_batch():
-    one, four = (train(small_run(recipe=Recipe(batch=16, micro_batches=n))) for n in (1, 4))
+    one, four = (train_run(small_run(recipe=Recipe(batch=16, micro_batches=n))) for n in (1, 4))
     assert four.metrics["error"] == pytest.approx(one.metrics["error"], rel=1e-3)
 
 
 def test_a_loss_that_is_not_a_number_is_divergence(tmp_path):
     act = "x, y = super().draw(seed, stream, index, batch, device); return x, y * float('nan')"
-    result = train(broken_run(tmp_path, act))
+    result = train_run(broken_run(tmp_path, act))
     assert result.status == "diverged"
     assert "nan at step 4" in result.message
     assert result.steps == 4
@@ -135,29 +135,29 @@ def test_a_loss_that_is_not_a_number_is_divergence(tmp_path):
 
 def test_a_loss_that_stays_absurd_is_divergence():
     recipe = Recipe(batch=16, learning_rate=100.0, schedule="constant", warm_up=0.0)
-    result = train(small_run(steps=600, recipe=recipe, options=preset("encoder", norm="rms", norm_place="pre")))
+    result = train_run(small_run(steps=600, recipe=recipe, options=preset("encoder", norm="rms", norm_place="pre")))
     assert result.status == "diverged"
-    assert "10 times the trivial error for 500 steps" in result.message
+    assert "10 times the error of the no-skill baseline for 500 steps" in result.message
 
 
 def test_staying_at_the_trivial_error_is_a_result():
-    result = train(small_run(recipe=Recipe(batch=16, learning_rate=1e-9)))
+    result = train_run(small_run(recipe=Recipe(batch=16, learning_rate=1e-9)))
     assert result.status == "done"
     assert result.steps == 40
 
 
 def test_a_crash_is_a_result_with_its_traceback(tmp_path):
-    result = train(broken_run(tmp_path, "raise RuntimeError('the disk ate it')"))
+    result = train_run(broken_run(tmp_path, "raise RuntimeError('the disk ate it')"))
     assert result.status == "failed"
     assert "the disk ate it" in result.message
     assert "Traceback" in result.message
 
 
 def test_probes_are_measured_on_a_schedule_and_change_nothing():
-    probed = train(small_run(probes=("qk-rank", "vo-rank", "attention-entropy")))
+    probed = train_run(small_run(probes=("qk-rank", "vo-rank", "attention-entropy")))
     names = {name for _, name, _ in probed.probes}
     last = {name: value for step, name, value in probed.probes if step == 40}
-    assert probed.metrics == train(small_run()).metrics | last
+    assert probed.metrics == train_run(small_run()).metrics | last
     assert names == {f"{probe}.layer0" for probe in ("qk-rank", "vo-rank", "attention-entropy")}
     assert [step for step, name, _ in probed.probes if name == "qk-rank.layer0"] == [10, 20, 30, 40]
     for _, name, value in probed.probes:
@@ -173,7 +173,7 @@ def test_probes_of_known_matrices():
 
 def test_weights_are_kept_with_their_hash(tmp_path):
     run = small_run()
-    result = train(run, keep_weights=tmp_path)
+    result = train_run(run, keep_weights=tmp_path)
     tensors, facts = checkpoint.read(tmp_path / f"{run.key}.safetensors")
     model = build_model(run, TASK)
     model.load_state_dict(tensors)

@@ -6,10 +6,10 @@ import torch
 from headwise.data.tables import SPECIAL
 from headwise.options import preset
 from headwise.spec import SpecError
-from headwise.tasks import load
+from headwise.tasks import load_task
 from headwise.training import pretrained
 from headwise.training import resume as checkpoint
-from headwise.training.loop import Interrupted, build_model, train
+from headwise.training.loop import Interrupted, build_model, train_run
 from headwise.training.run import Recipe, Run
 
 MASKED = {"name": "text", "objective": "masked", "context": 16}
@@ -37,7 +37,7 @@ def tuned_run(**changes):
 @pytest.fixture(scope="module")
 def alone(corpus):
     """The result that every other way of doing the run must give."""
-    return train(tuned_run())
+    return train_run(tuned_run())
 
 
 def same(result, other):
@@ -52,9 +52,9 @@ def test_a_byte_reads_the_same_before_and_after():
     """Carried over and read as the new task writes it, a text gives the hidden states of the pre-trained model."""
     run = tuned_run()
     before = pretrained.earlier(run)
-    old = build_model(before, load(before.task)).eval()
-    new = build_model(run, load(run.task)).eval()
-    load(run.task).carry_over(old.state_dict(), new)
+    old = build_model(before, load_task(before.task)).eval()
+    new = build_model(run, load_task(run.task)).eval()
+    load_task(run.task).carry_over(old.state_dict(), new)
     new.bert.segments.weight.data.zero_()  # the pre-training knows no segments
     text = torch.tensor([list(b"sixteen bytes ok")])
     for model in (old, new.bert):
@@ -65,9 +65,9 @@ def test_a_byte_reads_the_same_before_and_after():
 def test_what_is_no_text_begins_anew():
     run = tuned_run()
     before = pretrained.earlier(run)
-    fresh, new = (build_model(run, load(run.task)).bert for _ in range(2))
-    old = build_model(before.replace(seed=9), load(before.task))
-    load(run.task).carry_over(old.state_dict(), new)
+    fresh, new = (build_model(run, load_task(run.task)).bert for _ in range(2))
+    old = build_model(before.replace(seed=9), load_task(before.task))
+    load_task(run.task).carry_over(old.state_dict(), new)
     assert torch.equal(new.embedding.weight[:SPECIAL], fresh.embedding.weight[:SPECIAL])
     assert torch.equal(new.embedding.weight[SPECIAL:], old.embedding.weight[:256])
     for name in ("pooler.weight", "head.weight", "segments.weight"):
@@ -90,29 +90,29 @@ def test_the_pre_training_is_a_run_of_its_own():
 
 def test_it_changes_what_is_learned_and_the_key(alone):
     assert tuned_run(begin={}).key != tuned_run().key
-    assert train(tuned_run(begin={})).metrics != alone.metrics
+    assert train_run(tuned_run(begin={})).metrics != alone.metrics
 
 
 def test_kept_weights_change_nothing(alone, tmp_path):
-    same(alone, train(tuned_run(), keep_weights=tmp_path))
+    same(alone, train_run(tuned_run(), keep_weights=tmp_path))
     kept = tmp_path / f"{pretrained.earlier(tuned_run()).key}.safetensors"
     assert kept.exists()
     written = kept.stat().st_mtime_ns
-    same(alone, train(tuned_run(), keep_weights=tmp_path))
+    same(alone, train_run(tuned_run(), keep_weights=tmp_path))
     assert kept.stat().st_mtime_ns == written, "it was trained again"
 
 
 def test_weights_kept_by_the_pre_training_itself_are_found(alone, tmp_path):
     before = pretrained.earlier(tuned_run())
-    assert train(before, keep_weights=tmp_path).status == "done"
-    same(alone, train(tuned_run(), keep_weights=tmp_path))
+    assert train_run(before, keep_weights=tmp_path).status == "done"
+    same(alone, train_run(tuned_run(), keep_weights=tmp_path))
 
 
 def test_damaged_weights_are_made_again(alone, tmp_path):
     kept = tmp_path / f"{pretrained.earlier(tuned_run()).key}.safetensors"
-    train(tuned_run(), keep_weights=tmp_path)
+    train_run(tuned_run(), keep_weights=tmp_path)
     kept.write_bytes(kept.read_bytes()[:-7] + b"damaged")
-    same(alone, train(tuned_run(), keep_weights=tmp_path))
+    same(alone, train_run(tuned_run(), keep_weights=tmp_path))
     assert checkpoint.read(kept) is not None
 
 
@@ -125,17 +125,17 @@ def test_killed_in_either_training_it_goes_on(alone, tmp_path, steps_done):
         return len(asked) == steps_done
 
     with pytest.raises(Interrupted):
-        train(tuned_run(), checkpoints=tmp_path, should_stop=stop)
+        train_run(tuned_run(), checkpoints=tmp_path, should_stop=stop)
     assert list(tmp_path.glob("*.safetensors"))
     seen = []
-    same(alone, train(tuned_run(), checkpoints=tmp_path, should_stop=lambda: bool(seen.append(1))))
+    same(alone, train_run(tuned_run(), checkpoints=tmp_path, should_stop=lambda: bool(seen.append(1))))
     assert len(seen) == 12 - steps_done, "what was done is done again"
     assert not list(tmp_path.iterdir())
 
 
 def test_a_pre_training_that_diverges_is_a_run_that_diverges():
     wild = {"task": MASKED, "steps": 6, "recipe": {"batch": 32, "learning_rate": 1e30, "warm_up": 0.0}}
-    assert train(tuned_run(begin={"name": "pretrained", "run": wild})).status == "diverged"
+    assert train_run(tuned_run(begin={"name": "pretrained", "run": wild})).status == "diverged"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ def test_a_pre_training_that_diverges_is_a_run_that_diverges():
 
 def begin(run):
     before = pretrained.earlier(run)
-    weights = build_model(before, load(before.task)).state_dict()
-    load(run.task).carry_over(weights, build_model(run, load(run.task)))
+    weights = build_model(before, load_task(before.task)).state_dict()
+    load_task(run.task).carry_over(weights, build_model(run, load_task(run.task)))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from headwise.spec import SpecError
-from headwise.tasks import load
+from headwise.tasks import load_task
 from headwise.training import resume as checkpoint
-from headwise.training.loop import Interrupted, train
+from headwise.training.loop import Interrupted, train_run
 from headwise.training.resume import DiskError, place, previous
 from headwise.training.run import Run
 
@@ -269,7 +269,7 @@ def test_a_rename_that_fails_half_way_leaves_the_previous_one(tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", second_fails)
-        with pytest.raises(DiskError, match="mend that"):
+        with pytest.raises(DiskError, match="fix that"):
             saved(tmp_path / "run", 2)
     assert names(tmp_path / "run") == ["run.previous"]
     assert step_of(tmp_path / "run") == 1
@@ -305,7 +305,7 @@ def test_remove_never_costs_a_result(tmp_path, monkeypatch):
 
 
 def test_a_run_goes_on_from_an_object_store():
-    task = load({"name": "nearest-neighbor", "points": 4})
+    task = load_task({"name": "nearest-neighbor", "points": 4})
     run = Run(task=task.spec(), shape="w16-h2-m16", options=task.default_options(), steps=20, evaluations=2)
     folder = place("memory://resumed/runs")
     asked = []
@@ -315,9 +315,9 @@ def test_a_run_goes_on_from_an_object_store():
         return len(asked) == 8
 
     with pytest.raises(Interrupted, match="step 8 of 20"):
-        train(run, checkpoints=folder, should_stop=at_step_8)
+        train_run(run, checkpoints=folder, should_stop=at_step_8)
     assert step_of(folder / f"{run.key}.safetensors") == 8
-    resumed, unbroken = train(run, checkpoints=folder), train(run)
+    resumed, unbroken = train_run(run, checkpoints=folder), train_run(run)
     assert (resumed.metrics, resumed.curve) == (unbroken.metrics, unbroken.curve)
     assert resumed.status == "done"
     assert folder.glob("*") == []

@@ -46,7 +46,7 @@ def measure_steps(runs: list[Run], workers: int) -> list[float]:
 
 def step_seconds(run: Run) -> float:
     """The mean of some steps, after one that warms up."""
-    from headwise.training.loop import Interrupted, train
+    from headwise.training.loop import Interrupted, train_run
     from headwise.training.machine import use_one_core
 
     times: list[float] = []
@@ -57,7 +57,7 @@ def step_seconds(run: Run) -> float:
 
     use_one_core()
     try:
-        result = train(run.replace(steps=MANY, evaluations=1), should_stop=enough)
+        result = train_run(run.replace(steps=MANY, evaluations=1), should_stop=enough)
     except Interrupted:
         return (times[-1] - times[0]) / (len(times) - 1)
     last = result.message.strip().splitlines()[-1]

@@ -31,8 +31,8 @@ def files(place: Path) -> list[Path]:
     """The file, or every file in the folder in order of its name; hidden ones are left out."""
     if place.is_file():
         return [place]
-    found = (file for file in place.rglob("*") if file.is_file())
-    seen = (file for file in found if not any(part.startswith(".") for part in file.relative_to(place).parts))
+    inside = (file for file in place.rglob("*") if file.is_file())
+    seen = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(place).parts))
     return sorted(seen, key=lambda file: file.relative_to(place).as_posix())
 
 

@@ -1,4 +1,4 @@
-"""Labelled texts from a small grammar, for trying things where no data is at hand. They say nothing about language.
+"""Labelled texts from a small grammar, for trying things out without data. They say nothing about language.
 
 `opinions` are sentences about films, good (1) or bad (0): a word of praise or blame that may be negated, and after
 "but" only what follows counts. `reviews` are many clauses, most of them of the review's opinion. `papers` are pairs of
@@ -14,7 +14,7 @@ THINGS = ("film", "plot", "cast", "music", "script", "ending", "camera", "story"
 GOOD = ("good", "fine", "lovely", "clever", "moving", "bright", "superb", "funny")
 BAD = ("bad", "dull", "clumsy", "weak", "boring", "messy", "awful", "flat")
 HOW = ("", "very ", "rather ", "truly ", "quite ")
-FIELDS = (
+TOPICS = (
     "parsing grammar tree syntax treebank dependency head phrase",
     "speech acoustic phoneme audio pitch voice speaker signal",
     "translation bilingual alignment target decoder reordering source phrase-table",
@@ -28,28 +28,28 @@ Labelled = tuple[tuple[str, ...], float]
 
 
 def opinions(count: int) -> list[Labelled]:
-    """So many different sentences with their labels, in no order."""
+    """`count` different sentences with their labels, in random order."""
     return _different(count, 1, _opinion)
 
 
 def reviews(count: int, length: int) -> list[Labelled]:
-    """So many texts of at most that many bytes; three of four clauses say what the whole says."""
+    """`count` texts of at most `length` bytes; three of four clauses have the label of the whole."""
     return _different(count, 2, lambda numbers: _review(numbers, length))
 
 
 def papers(count: int, length: int) -> list[Labelled]:
-    """So many pairs of texts of at most that many bytes each."""
+    """`count` pairs of texts of at most `length` bytes each."""
     return _different(count, 3, lambda numbers: _two_papers(numbers, length))
 
 
 def _different(count: int, key: int, make: Callable[[Any], Labelled]) -> list[Labelled]:
     """No text is made twice, so that none can be both trained on and held out."""
     numbers = np.random.Generator(np.random.Philox(key=key))
-    found: dict[tuple[str, ...], float] = {}
-    while len(found) < count:
+    labelled: dict[tuple[str, ...], float] = {}
+    while len(labelled) < count:
         texts, label = make(numbers)
-        found.setdefault(texts, label)
-    return list(found.items())
+        labelled.setdefault(texts, label)
+    return list(labelled.items())
 
 
 def _opinion(numbers: Any) -> Labelled:
@@ -70,7 +70,7 @@ def _review(numbers: Any, length: int) -> Labelled:
 
 def _two_papers(numbers: Any, length: int) -> Labelled:
     label = int(numbers.integers(2))
-    first, second = numbers.choice(len(FIELDS), 2, replace=False)
+    first, second = numbers.choice(len(TOPICS), 2, replace=False)
     return (_paper(numbers, first, length), _paper(numbers, first if label else second, length)), label
 
 
@@ -86,5 +86,5 @@ def _one(numbers: Any, words: tuple[str, ...]) -> str:
 
 
 def _paper(numbers: Any, field: int, length: int) -> str:
-    words = numbers.choice([*FIELDS[field].split(), *GLUE_WORDS], size=length // 6)
+    words = numbers.choice([*TOPICS[field].split(), *GLUE_WORDS], size=length // 6)
     return " ".join(words)[:length]

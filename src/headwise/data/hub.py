@@ -1,7 +1,7 @@
 """Data sets by name, through Hugging Face `datasets` (the extra `hf`), which is imported only when one is asked for.
 
-    rows = load("nyu-mll/glue:sst2", "train")      # OWNER/NAME, and after a colon the configuration
-    rows = load("some/folder", "train")            # a folder of parquet files is a data set as well
+    rows = load_split("nyu-mll/glue:sst2", "train")      # OWNER/NAME, and after a colon the configuration
+    rows = load_split("some/folder", "train")            # a folder of parquet files is a data set as well
 
 A data set is memory-mapped from its own cache on disk, so its size does not matter. Without a network, only what that
 cache holds can be read.
@@ -25,7 +25,7 @@ def is_dataset(source: str) -> bool:
     return bool(_NAME.fullmatch(source)) and not source.startswith(".") and not _FILE_LIKE.search(source)
 
 
-def load(source: str, split: str) -> Any:
+def load_split(source: str, split: str) -> Any:
     """One split of a data set: something to iterate over for rows as dictionaries, with `column_names`."""
     datasets = _library(source)
     name, _, configuration = (source, "", "") if Path(source).exists() else source.partition(":")
@@ -52,8 +52,8 @@ def text_column(rows: Any, source: str) -> str:
     return strings[0]
 
 
-def missing(source: str, wanted: str = "file or folder") -> SpecError:
-    """What to say of a source that is neither what is wanted nor looks like a data set's name."""
+def no_source(source: str, wanted: str = "file or folder") -> SpecError:
+    """The error for a source that is neither what is wanted nor looks like a data set's name."""
     return SpecError(f"there is no {wanted} '{source}'")
 
 

@@ -1,4 +1,4 @@
-"""What a source of images holds, before anything is decoded: one reader a format, all giving the same `Found`.
+"""What a source of images holds, before anything is decoded: one reader per format, all giving the same `ImageFiles`.
 
 Folders, zips and data sets hold encoded images, which Pillow decodes; CIFAR, MNIST and the digits hold arrays. What
 cannot be read is named: the file, and inside it the record, counted from 1.
@@ -34,7 +34,7 @@ _IDX = re.compile(r"(train|t10k)-images[-.]idx3-ubyte(\.gz)?")
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ImageFiles:
     """`read` gives every image as it is, (height, width, channels), in the order of the other fields."""
 
     classes: tuple[str, ...]
@@ -46,18 +46,18 @@ class Found:
 
 
 @lru_cache(maxsize=4)
-def scan(source: str) -> Found:
+def scan(source: str) -> ImageFiles:
     if not source:
         return _scan_digits()
     place = Path(source).expanduser()
     if hub.is_dataset(source):
         return _scan_dataset(source)
     if not place.exists():
-        raise hub.missing(source)
+        raise hub.no_source(source)
     if place.is_file():
         if not zipfile.is_zipfile(place):
             raise SpecError(
-                f"{place} is no whole zip file; give a zip or a folder of images, or CIFAR's or MNIST's folder"
+                f"{place} is not a complete zip file; give a zip or a folder of images, or CIFAR's or MNIST's folder"
             )
         return _scan_files(place)
     present = {file.name for file in place.iterdir() if file.is_file()}
@@ -73,12 +73,12 @@ def scan(source: str) -> Found:
     return _scan_files(place)
 
 
-def _scan_digits() -> Found:
+def _scan_digits() -> ImageFiles:
     from sklearn.datasets import load_digits
 
     def read() -> Any:
-        found = load_digits()
-        return found.target, np.round(found.images * (255 / 16)).astype(np.uint8)[..., None]
+        digits = load_digits()
+        return digits.target, np.round(digits.images * (255 / 16)).astype(np.uint8)[..., None]
 
     return _from_arrays(_numbered(10), [("train", "scikit-learn's digits", read)])
 
@@ -86,7 +86,7 @@ def _scan_digits() -> Found:
 # ---- folders, zips and data sets: encoded images -------------------------------------------------------------------
 
 
-def _scan_files(place: Path) -> Found:
+def _scan_files(place: Path) -> ImageFiles:
     names = _image_names(place)
     if not names:
         raise SpecError(f"{place} holds no images ({', '.join(sorted(SUFFIXES))})")
@@ -132,8 +132,8 @@ def _places(place: Path, names: list[str]) -> tuple[list[str], list[str]]:
     return splits, [path[0] for path in paths]
 
 
-def _scan_dataset(source: str) -> Found:
-    train = hub.load(source, "train")
+def _scan_dataset(source: str) -> ImageFiles:
+    train = hub.load_split(source, "train")
     kinds = {name: type(kind).__name__ for name, kind in train.features.items()}
     images = [name for name, kind in kinds.items() if kind == "Image"]
     named = [name for name, kind in kinds.items() if kind == "ClassLabel"]
@@ -141,44 +141,46 @@ def _scan_dataset(source: str) -> Found:
     if len(images) != 1 or not label:
         raise SpecError(f"data set '{source}' needs one column of images and one of classes, but it has {kinds}")
     published = {_SPLITS[name]: name for name in train.info.splits or () if name in _SPLITS} | {"train": "train"}
-    rows = {part: train if part == "train" else hub.load(source, name) for part, name in published.items()}
-    numbers = {part: np.array([-1 if n is None else n for n in found[label]]) for part, found in rows.items()}
-    for part, found in numbers.items():
-        if (found < 0).any():
-            record = int((found < 0).argmax()) + 1
+    rows = {part: train if part == "train" else hub.load_split(source, name) for part, name in published.items()}
+    numbers = {part: np.array([-1 if n is None else n for n in data[label]]) for part, data in rows.items()}
+    for part, column in numbers.items():
+        if (column < 0).any():
+            record = int((column < 0).argmax()) + 1
             raise SpecError(f"{source}, {published[part]}, record {record} has no label")
     known = train.features[label].names
-    splits = [part for part, found in rows.items() for _ in range(len(found))]
-    labels = [known[number] for found in numbers.values() for number in found]
-    shown = [f"{source}, {published[part]}, record {i + 1}" for part, found in rows.items() for i in range(len(found))]
+    splits = [part for part, data in rows.items() for _ in range(len(data))]
+    labels = [known[number] for column in numbers.values() for number in column]
+    shown = [f"{source}, {published[part]}, record {i + 1}" for part, data in rows.items() for i in range(len(data))]
 
     def read() -> Iterator[bytes]:
         from datasets import Image
 
-        encoded = (found.cast_column(images[0], Image(decode=False)) for found in rows.values())
-        for name, row in zip(shown, (row for found in encoded for row in found), strict=True):
-            held = row[images[0]]
-            if held is None:
+        encoded = (data.cast_column(images[0], Image(decode=False)) for data in rows.values())
+        for name, row in zip(shown, (row for data in encoded for row in data), strict=True):
+            image = row[images[0]]
+            if image is None:
                 raise SpecError(f"{name} has no image")
-            yield held["bytes"] if held["bytes"] is not None else read_bytes(Path(held["path"]))
+            yield image["bytes"] if image["bytes"] is not None else read_bytes(Path(image["path"]))
 
     return _from_encoded(splits, labels, shown, read)
 
 
 def _from_encoded(
     splits: list[str], labels: list[str], names: list[str], contents: Callable[[], Iterable[bytes]]
-) -> Found:
+) -> ImageFiles:
     hashed = hashlib.sha256()
     for split, label, data in zip(splits, labels, contents(), strict=True):
         hashed.update(f"{split}/{label}/{hashlib.sha256(data).hexdigest()}\n".encode())
     classes = {label: number for number, label in enumerate(sorted(set(labels)))}
     numbers = np.array([classes[label] for label in labels])
-    found = hashed.hexdigest()[:16]
-    return Found(tuple(classes), np.array(splits, object), numbers, names, found, lambda: _decoded(names, contents))
+    digest = hashed.hexdigest()[:16]
+    return ImageFiles(
+        tuple(classes), np.array(splits, object), numbers, names, digest, lambda: _decoded(names, contents)
+    )
 
 
 def _decoded(names: list[str], contents: Callable[[], Iterable[bytes]]) -> Iterator[Any]:
-    """Every image, grey if all of them are; what their heads say of that is looked at first."""
+    """Every image, grey if all of them are; the files' headers are checked for that first."""
     from PIL import Image
 
     coloured = False
@@ -201,13 +203,13 @@ def _refusing(name: str) -> Iterator[None]:
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{name} cannot be read: {error or type(error).__name__}; mend or remove it") from None
+        raise SpecError(f"{name} cannot be read: {error or type(error).__name__}; repair or remove it") from None
 
 
 # ---- CIFAR and MNIST: arrays in files of their own -----------------------------------------------------------------
 
 
-def _scan_cifar(folder: Path, present: set[str]) -> Found:
+def _scan_cifar(folder: Path, present: set[str]) -> ImageFiles:
     hundred = not present & set(_CIFAR_10)
     expected, count = (_CIFAR_100, 100) if hundred else (_CIFAR_10, 10)
     absent = sorted(set(expected) - present)
@@ -238,7 +240,7 @@ def _cifar(file: Path, classes: int) -> Callable[[], Any]:
     return read
 
 
-def _scan_idx(folder: Path, present: set[str]) -> Found:
+def _scan_idx(folder: Path, present: set[str]) -> ImageFiles:
     blocks = []
     for name in sorted(filter(_IDX.fullmatch, present), reverse=True):
         labels = name.replace("images", "labels").replace("idx3", "idx1")
@@ -282,7 +284,7 @@ def _idx_array(file: Path, dimensions: int) -> Any:
     return np.frombuffer(data, np.uint8, offset=begin).reshape(sizes)
 
 
-def _from_arrays(classes: tuple[str, ...], blocks: list[tuple[str, str, Callable[[], Any]]]) -> Found:
+def _from_arrays(classes: tuple[str, ...], blocks: list[tuple[str, str, Callable[[], Any]]]) -> ImageFiles:
     """A set of (split, name, reader of labels and pixels); without class names they are as many as the labels say."""
     hashed = hashlib.sha256()
     splits, labels, names = [], [], []
@@ -298,9 +300,14 @@ def _from_arrays(classes: tuple[str, ...], blocks: list[tuple[str, str, Callable
         names += [f"{name}: record {i + 1}" for i in range(len(numbers))]
     together = np.concatenate(labels)
     classes = classes or _numbered(int(together.max()) + 1)
-    found = hashlib.sha256(hashed.digest() + "\n".join(classes).encode()).hexdigest()[:16]
-    return Found(
-        classes, np.array(splits, object), together, names, found, lambda: (p for *_, read in blocks for p in read()[1])
+    digest = hashlib.sha256(hashed.digest() + "\n".join(classes).encode()).hexdigest()[:16]
+    return ImageFiles(
+        classes,
+        np.array(splits, object),
+        together,
+        names,
+        digest,
+        lambda: (p for *_, read in blocks for p in read()[1]),
     )
 
 

@@ -1,9 +1,9 @@
 """Images and their classes, from whatever people keep them in, as bytes in one array.
 
-    found = load("photos.zip")                      # a folder or zip: train/cat/1.png, or cat/1.png
-    found = load("cifar-10-batches-bin")            # CIFAR's binary files, or MNIST's IDX files
-    found = load("uoft-cs/cifar10")                 # a Hugging Face data set; "" is scikit-learn's digits
-    found.train.take([0, 1])                        # (2, side, side, channels), bytes; found.train.labels
+    images = load_images("photos.zip")                      # a folder or zip: train/cat/1.png, or cat/1.png
+    images = load_images("cifar-10-batches-bin")            # CIFAR's binary files, or MNIST's IDX files
+    images = load_images("uoft-cs/cifar10")                 # a Hugging Face data set; "" is scikit-learn's digits
+    images.train.take([0, 1])                        # (2, side, side, channels), bytes; images.train.labels
 
 Images are decoded once, kept on disk under a hash of their content and mapped into memory from there. Splits that were
 published stay; a missing one is split off the training images by a hash of the pixels, so that copies of an image are
@@ -22,7 +22,7 @@ from uuid import uuid4
 import numpy as np
 
 from headwise.data import cache_folder
-from headwise.data.image_files import Found, scan
+from headwise.data.image_files import ImageFiles, scan
 from headwise.spec import SpecError
 
 TEST_SHARE = 0.1  # where there is no test set
@@ -31,12 +31,12 @@ _IN_MEMORY = 4096  # a set of fewer images is decoded faster than a cache is wor
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ImageSplit:
     """The images of one split: rows of an array that may be larger than memory, in no particular order of class."""
 
     pixels: Any  # (all images, side, side, channels), bytes
     rows: Any  # which of them are these
-    labels: Any  # class numbers, one a row
+    labels: Any  # class numbers, one per row
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -49,9 +49,9 @@ class Part:
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     classes: tuple[str, ...]
-    train: Part
-    validation: Part
-    test: Part
+    train: ImageSplit
+    validation: ImageSplit
+    test: ImageSplit
 
     @property
     def side(self) -> int:
@@ -63,22 +63,22 @@ class ImageSet:
 
 
 @lru_cache(maxsize=4)
-def load(source: str = "", *, side: int = 0, validation: float = 0.1) -> ImageSet:
+def load_images(source: str = "", *, side: int = 0, validation: float = 0.1) -> ImageSet:
     """Every image of a source. With a side, each is scaled and its middle square cut out; else they must be equal.
 
     `validation` is the share of the training images that is held out where the source has no validation set.
     """
-    found = scan(source)
-    table = _table(found, side)
+    files = scan(source)
+    table = _table(files, side)
     hashes, pixels = np.array(table["hash"]), table["pixels"]
-    splits = _split(found, hashes, validation)
+    splits = _split(files, hashes, validation)
     parts = {}
     for name in ("train", "validation", "test"):
         rows = np.flatnonzero(splits == name)
         rows = rows[np.argsort(hashes[rows], kind="stable")]  # so that a part of a part has all classes
-        parts[name] = Part(pixels, rows, found.labels[rows])
-    _check_parts(source, found, parts)
-    return ImageSet(found.classes, **parts)
+        parts[name] = ImageSplit(pixels, rows, files.labels[rows])
+    _check_parts(source, files, parts)
+    return ImageSet(files.classes, **parts)
 
 
 def digest(source: str = "") -> str:
@@ -94,7 +94,7 @@ def grey(pixels: Any) -> Any:
     return ((weighted + 0x8000) >> 16).astype(np.uint8)[..., None]
 
 
-def statistics(part: Part, *, as_grey: bool = False) -> tuple[Any, Any]:
+def statistics(part: ImageSplit, *, as_grey: bool = False) -> tuple[Any, Any]:
     """Mean and standard deviation of each channel, in bytes; a channel that never changes has deviation 1."""
     counts: Any = 0  # of each byte, in each channel
     for first in range(0, len(part), 4096):
@@ -110,11 +110,11 @@ def statistics(part: Part, *, as_grey: bool = False) -> tuple[Any, Any]:
 # ---- decoded once --------------------------------------------------------------------------------------------------
 
 
-def _table(found: Found, side: int) -> Any:
+def _table(files: ImageFiles, side: int) -> Any:
     """Every image with a hash of what it was before scaling; from the cache, where another process has made it."""
-    if len(found.labels) < _IN_MEMORY:
-        return _in_memory(found, side)
-    key = hashlib.sha256(f"{_DECODING} {found.digest} {side}".encode()).hexdigest()[:32]
+    if len(files.labels) < _IN_MEMORY:
+        return _in_memory(files, side)
+    key = hashlib.sha256(f"{_DECODING} {files.digest} {side}".encode()).hexdigest()[:32]
     path = cache_folder() / "images" / f"{key}.npy"
     try:
         return np.load(path, mmap_mode="r")
@@ -124,35 +124,35 @@ def _table(found: Found, side: int) -> Any:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(fresh, "wb") as file:
-            _write(file, found, side)
+            _write(file, files, side)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
         return np.load(path, mmap_mode="r")
     except OSError:  # a cache that cannot be written only costs time
-        return _in_memory(found, side)
+        return _in_memory(files, side)
     finally:
         with suppress(OSError):
             fresh.unlink()
 
 
-def _in_memory(found: Found, side: int) -> Any:
+def _in_memory(files: ImageFiles, side: int) -> Any:
     file = BytesIO()
-    _write(file, found, side)
+    _write(file, files, side)
     file.seek(0)
     return np.load(file)
 
 
-def _write(file: BinaryIO, found: Found, side: int) -> None:
+def _write(file: BinaryIO, files: ImageFiles, side: int) -> None:
     """The table as an .npy file, image by image: a set need not fit into memory."""
     shape: tuple[int, ...] = ()
-    for name, image in zip(found.names, found.read(), strict=True):
+    for name, image in zip(files.names, files.read(), strict=True):
         hashed = hashlib.blake2b(image.tobytes() + str(image.shape).encode(), digest_size=8).digest()
         image = _scaled(image, side) if side else image
         if not shape:
             shape = image.shape
             row = np.dtype([("hash", "<u8"), ("pixels", "u1", shape)])
-            header = {"descr": np.lib.format.dtype_to_descr(row), "fortran_order": False, "shape": (len(found.names),)}
+            header = {"descr": np.lib.format.dtype_to_descr(row), "fortran_order": False, "shape": (len(files.names),)}
             np.lib.format.write_array_header_1_0(file, header)
         if image.shape != shape or shape[0] != shape[1]:
             size = " × ".join(map(str, image.shape[:2]))
@@ -172,16 +172,16 @@ def _scaled(image: Any, side: int) -> Any:
 # ---- splits --------------------------------------------------------------------------------------------------------
 
 
-def _split(found: Found, hashes: Any, validation: float) -> Any:
+def _split(files: ImageFiles, hashes: Any, validation: float) -> Any:
     """Set aside what was not published, class by class, in the order of hashes: copies of an image stay together."""
-    splits = found.splits.copy()
+    splits = files.splits.copy()
     shares = {"test": TEST_SHARE, "validation": validation}
     missing = {part: share for part, share in shares.items() if not (splits == part).any()}
     train = np.flatnonzero(splits == "train")
     _, first, copies = np.unique(hashes[train], return_index=True, return_inverse=True)
-    labels = found.labels[train][first]
+    labels = files.labels[train][first]
     parts = np.full(len(first), "train", object)
-    for number in range(len(found.classes)):
+    for number in range(len(files.classes)):
         ours = np.flatnonzero(labels == number)
         begin = 0
         for part, share in missing.items():
@@ -192,14 +192,14 @@ def _split(found: Found, hashes: Any, validation: float) -> Any:
     return splits
 
 
-def _check_parts(source: str, found: Found, parts: dict[str, Part]) -> None:
+def _check_parts(source: str, files: ImageFiles, parts: dict[str, ImageSplit]) -> None:
     learnt = set(parts["train"].labels.tolist())
     for name, part in parts.items():
         if not len(part):
-            raise SpecError(f"{source} has no images for '{name}', and too few others to take some: {len(found.names)}")
+            raise SpecError(f"{source} has no images for '{name}', and too few others to take some: {len(files.names)}")
         for row, number in zip(part.rows, part.labels.tolist(), strict=True):
             if number not in learnt:
                 raise SpecError(
-                    f"class '{found.classes[number]}' is in {name} ({found.names[row]}) but not in train: "
+                    f"class '{files.classes[number]}' is in {name} ({files.names[row]}) but not in train: "
                     "nothing could learn it"
                 )

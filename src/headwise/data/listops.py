@@ -96,34 +96,34 @@ def split_of(tokens: Any) -> Any:
 
 def digest(source: str) -> str:
     """A hash of the text of a file, or of the three files of a folder; packed or not does not matter."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for path in _files(source).values():
-        found.update(hashlib.sha256(_text(path)).digest())
-    return found.hexdigest()[:16]
+        hashed.update(hashlib.sha256(_text(path)).digest())
+    return hashed.hexdigest()[:16]
 
 
-def read(source: str) -> dict[str, Expressions]:
-    """Every split of a published file or folder; read once a process, for as long as it stays what it was."""
+def read_splits(source: str) -> dict[str, Expressions]:
+    """Every split of a published file or folder; read once per process, while the file stays unchanged."""
     files = _files(source)
     return _read(tuple(files.items()), tuple(path.stat().st_mtime_ns for path in files.values()))
 
 
 @lru_cache(maxsize=2)
 def _read(files: tuple[tuple[str, Path], ...], changed: tuple[int, ...]) -> dict[str, Expressions]:
-    found = {split: _parse(path) for split, path in files}
-    return found if "all" not in found else _split(found["all"], files[0][1])
+    parsed = {split: _parse(path) for split, path in files}
+    return parsed if "all" not in parsed else _split(parsed["all"], files[0][1])
 
 
 def _split(whole: Expressions, path: Path) -> dict[str, Expressions]:
     some = np.array_split(np.arange(len(whole.labels)), 1 + len(whole.labels) // 1000)  # padded, all would be large
     sides = np.concatenate([split_of(whole.padded(rows, int(whole.lengths[rows].max()))) for rows in some])
-    found = {split: whole.only(sides == number) for number, split in enumerate(SPLITS)}
-    for split, part in found.items():
+    splits = {split: whole.only(sides == number) for number, split in enumerate(SPLITS)}
+    for split, part in splits.items():
         if not len(part.labels):
             raise SpecError(
                 f"{path} has too few expressions: of {len(whole.labels)}, none falls into the {split} split"
             )
-    return found
+    return splits
 
 
 def _files(source: str) -> dict[str, Path]:
@@ -133,19 +133,19 @@ def _files(source: str) -> dict[str, Path]:
         return {"all": place}
     if not place.is_dir():
         raise SpecError(f"no ListOps data at {source}: give a .tsv or .tsv.gz file, or a folder with basic_train.tsv")
-    found = {}
+    paths = {}
     for split, name in _PUBLISHED.items():
         there = [path for path in (place / name, place / f"{name}.gz") if path.is_file()]
         if not there:
             raise SpecError(f"the folder {source} has no {name}; ListOps needs {', '.join(_PUBLISHED.values())}")
-        found[split] = there[0]
-    return found
+        paths[split] = there[0]
+    return paths
 
 
 def _text(path: Path) -> bytes:
     try:
-        found = path.read_bytes()
-        return gzip.decompress(found) if found.startswith(b"\x1f\x8b") else found
+        data = path.read_bytes()
+        return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
@@ -161,11 +161,11 @@ def _parse(path: Path) -> Expressions:
             headed = True
             continue
         try:
-            found, label = _line(text, headed)
+            symbols, label = _line(text, headed)
         except ValueError as error:
             raise SpecError(f"{path}, line {number}: {error}") from None
-        tokens += bytes(found)
-        lengths.append(len(found))
+        tokens += bytes(symbols)
+        lengths.append(len(symbols))
         labels.append(label)
     if not labels:
         raise SpecError(f"{path} has no expressions; a line is 'label TAB expression', or has a '{HEADER}' header")
@@ -183,7 +183,7 @@ def _line(text: str, headed: bool) -> tuple[list[int], int]:
     try:
         tokens = [_NUMBERS[symbol] for symbol in symbols]
     except KeyError as error:
-        raise ValueError(f"{error} is no symbol of ListOps; there are {' '.join(SYMBOLS[1:])}") from None
+        raise ValueError(f"{error} is not a symbol of ListOps; there are {' '.join(SYMBOLS[1:])}") from None
     value = value_of(tokens)
     if label != str(value):
         raise ValueError(f"its label is '{label}', but the value of the expression is {value}")

@@ -48,7 +48,7 @@ class KneserNey:
 
     def probabilities(self, history: Any, token: Any) -> Any:
         """Of each token after its history (oldest first, `NONE` where there is none)."""
-        found = np.full(len(token), 1 / self.vocab)
+        probability = np.full(len(token), 1 / self.vocab)
         number = np.zeros(len(token), dtype=np.int64)
         known = np.ones(len(token), dtype=bool)
         for n, order in enumerate(self.orders):
@@ -57,8 +57,8 @@ class KneserNey:
                 known = known & (older != NONE)
                 number = number + older * self.vocab ** (n - 1)
             kept, left = order.lookup(number, number * self.vocab + token)
-            found = np.where(known, kept + left * found, found)
-        return found
+            probability = np.where(known, kept + left * probability, probability)
+        return probability
 
 
 def histories(tokens: Any, places: Any, first: Any, order: int) -> Any:
@@ -94,9 +94,9 @@ def _discounts(counts: Any) -> Any:
     times = np.array([1, 2, 3])
     if seen[1:5].all():
         share = seen[1] / (seen[1] + 2 * seen[2])
-        found = times - (times + 1) * share * seen[2:5] / seen[1:4]
-        if (found > 0).all():
-            return np.array([0.0, *found])
+        discounts = times - (times + 1) * share * seen[2:5] / seen[1:4]
+        if (discounts > 0).all():
+            return np.array([0.0, *discounts])
     return np.array([0.0, *times / 2])
 
 

@@ -19,17 +19,17 @@ _LARGEST = 1 << 20  # bytes of a review
 
 def read_reviews(source: str) -> dict[str, Examples]:
     """The splits that are there, in an order that has nothing to do with the labels."""
-    found: dict[str, list[tuple[bytes, tuple[str, ...], float]]] = {}
+    splits: dict[str, list[tuple[bytes, tuple[str, ...], float]]] = {}
     for name, content in _members(Path(source)):
         match = _REVIEW.search(name)
         if match:
             split, opinion = match.groups()
             order = hashlib.sha256(match.group().encode()).digest()
-            found.setdefault(split, []).append((order, (_decoded(content, name, source),), float(opinion == "pos")))
-    if "test" not in found or len(found) < 2:
+            splits.setdefault(split, []).append((order, (_decoded(content, name, source),), float(opinion == "pos")))
+    if "test" not in splits or len(splits) < 2:
         raise SpecError(f"{source} has no reviews as IMDB publishes them: train/pos/*.txt, train/neg/*.txt, test/...")
     return {
-        split: Examples.of((texts, int(label)) for _, texts, label in sorted(some)) for split, some in found.items()
+        split: Examples.of((texts, int(label)) for _, texts, label in sorted(some)) for split, some in splits.items()
     }
 
 
@@ -47,7 +47,7 @@ def _members(place: Path) -> Iterator[tuple[str, bytes]]:
     elif place.is_file():
         yield from _archived(place)
     else:
-        raise hub.missing(str(place))
+        raise hub.no_source(str(place))
 
 
 def _archived(place: Path) -> Iterator[tuple[str, bytes]]:

@@ -1,6 +1,6 @@
 """Labelled texts, alone or in pairs, and the tab-separated files they are published in.
 
-    for line, row in rows(Path("train.tsv")): row["sentence"]
+    for line, row in table_rows(Path("train.tsv")): row["sentence"]
     examples = Examples.of([(("a text", "another"), 1), ...])
     examples.texts, examples.pairs, examples.labels
 
@@ -25,7 +25,7 @@ PAD, START, END = 0, 1, 2  # numbers of tokens that are no text
 SPECIAL = 3
 
 
-def rows(file: Path, names: list[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
+def table_rows(file: Path, names: list[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a file with the number of their line; its first line gives the names of columns, if they do not."""
     for line, fields in _records(file, names):
         if names is None:
@@ -87,10 +87,10 @@ class Examples:
     labels: Any
 
     @classmethod
-    def of(cls, found: Iterable[tuple[tuple[str, ...], float]]) -> "Examples":
+    def of(cls, labelled: Iterable[tuple[tuple[str, ...], float]]) -> "Examples":
         numbers: dict[str, int] = {}
         pairs, labels = [], []
-        for texts, label in found:
+        for texts, label in labelled:
             pairs.append([numbers.setdefault(text, len(numbers)) for text in texts])
             labels.append(label)
         return cls(list(numbers), np.array(pairs, dtype=np.int64), np.array(labels))
@@ -109,11 +109,11 @@ class Examples:
 
     @cached_property
     def digest(self) -> str:
-        found = hashlib.sha256(self.pairs.tobytes() + self.labels.astype(float).tobytes())
+        hashed = hashlib.sha256(self.pairs.tobytes() + self.labels.astype(float).tobytes())
         for text in self.texts:
             data = text.encode("utf-8", "surrogatepass")
-            found.update(len(data).to_bytes(8, "little") + data)
-        return found.hexdigest()[:16]
+            hashed.update(len(data).to_bytes(8, "little") + data)
+        return hashed.hexdigest()[:16]
 
 
 def part_of(examples: Examples, least: int = 10, most: int = 2000) -> tuple[Examples, Examples]:
@@ -144,16 +144,16 @@ class Encoded:
         texts = self.pairs.shape[1]
         output = np.zeros((len(which), length), dtype=np.int64)
         for row, places in zip(output, self.pairs[which], strict=True):
-            found = [self.numbers[self.starts[i] : self.starts[i + 1]] for i in places]
+            tokens = [self.numbers[self.starts[i] : self.starts[i + 1]] for i in places]
             if apart:
-                for half, text in zip(np.split(row, texts), found, strict=True):
+                for half, text in zip(np.split(row, texts), tokens, strict=True):
                     _fill(half, [text[: len(half) - 2]])
             else:
                 room = length - 1 - texts
                 if texts == 2:
-                    found[0] = found[0][: max(room - len(found[1]), (room + 1) // 2)]
-                    room -= len(found[0])
-                _fill(row, [*found[:-1], found[-1][:room]])
+                    tokens[0] = tokens[0][: max(room - len(tokens[1]), (room + 1) // 2)]
+                    room -= len(tokens[0])
+                _fill(row, [*tokens[:-1], tokens[-1][:room]])
         return output
 
 
@@ -171,9 +171,9 @@ def encoder(examples: Examples, vocab: int = BYTES) -> Callable[[Examples], Enco
 
     def apply(other: Examples) -> Encoded:
         texts = [_bytes(text) for text in other.texts]
-        found = [np.frombuffer(text, np.uint8) for text in texts] if pairs is None else encode(pairs, texts)
-        starts = np.concatenate([[0], np.cumsum([len(one) for one in found])])
-        return Encoded(np.concatenate(found).astype(np.uint16) + SPECIAL, starts, other.pairs, other.labels)
+        tokens = [np.frombuffer(text, np.uint8) for text in texts] if pairs is None else encode(pairs, texts)
+        starts = np.concatenate([[0], np.cumsum([len(one) for one in tokens])])
+        return Encoded(np.concatenate(tokens).astype(np.uint16) + SPECIAL, starts, other.pairs, other.labels)
 
     return apply
 

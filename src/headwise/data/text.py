@@ -1,6 +1,6 @@
 """A corpus as a memory-mapped stream of tokens, in three parts that never overlap.
 
-    corpus = open_corpus("stories.txt")                         # one token a byte
+    corpus = open_corpus("stories.txt")                         # one token per byte
     corpus = open_corpus("stories.txt", "bpe", 1024)            # byte pairs, learned from the training part alone
 
 A corpus is a file, the files of a folder in order of their names, a data set by name, or, with no source, the source
@@ -33,7 +33,7 @@ PARTS: tuple[Part, ...] = ("train", "validation", "test")
 BYTES = 256
 
 BLOCK = 65_536  # bytes, less where a corpus has not enough for one round of blocks
-ROUND = 20  # blocks, of which these are held out:
+BLOCKS_PER_ROUND = 20  # blocks, of which these are held out:
 HELD_OUT: dict[int, Part] = {9: "validation", 19: "test"}
 
 PIECE = 1 << 20  # bytes read or encoded at a time
@@ -71,11 +71,11 @@ def documents(source: str) -> Iterator[Iterator[bytes]]:
     """The documents of a source, each in pieces."""
     place = Path(source)
     if source and hub.is_dataset(source):
-        rows = hub.load(source, "train")
+        rows = hub.load_split(source, "train")
         column = hub.text_column(rows, source)
         yield from (iter([text.encode("utf-8", "surrogatepass")]) for text in _column(rows, column))
     elif source and not place.exists():
-        raise hub.missing(source)
+        raise hub.no_source(source)
     else:
         yield from map(_read, files(place) if source else _library_files())
 
@@ -87,8 +87,8 @@ def _column(rows: Any, name: str) -> Iterator[str]:
 
 def _library_files() -> list[Path]:
     library = Path(sysconfig.get_path("stdlib"))
-    found = [file for file in library.rglob("*.py") if not _NOT_LIBRARY & set(file.relative_to(library).parts)]
-    return sorted(found, key=lambda file: file.relative_to(library).as_posix())
+    files = [file for file in library.rglob("*.py") if not _NOT_LIBRARY & set(file.relative_to(library).parts)]
+    return sorted(files, key=lambda file: file.relative_to(library).as_posix())
 
 
 def _read(file: Path) -> Iterator[bytes]:
@@ -122,14 +122,14 @@ def _measure(source: str) -> tuple[str, int]:
 @lru_cache(maxsize=16)
 def _measured(source: str, state: object) -> tuple[str, int]:
     """Hash and bytes of a corpus in that state."""
-    found, total = hashlib.sha256(), 0
+    hashed, total = hashlib.sha256(), 0
     for piece in stream(source):
-        found.update(piece)
+        hashed.update(piece)
         total += len(piece)
-    if total < 2 * ROUND:
+    if total < 2 * BLOCKS_PER_ROUND:
         what = source or "the standard library's source code"
         raise SpecError(f"{what} has {total} bytes of text, too few for a part to train on and two held out")
-    return found.hexdigest()[:16], total
+    return hashed.hexdigest()[:16], total
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ def _measured(source: str, state: object) -> tuple[str, int]:
 
 def cut(total: int) -> dict[Part, Any]:
     """Where the segments of each part begin and end in a corpus of so many bytes; the last block takes the rest."""
-    block = min(BLOCK, total // ROUND)
+    block = min(BLOCK, total // BLOCKS_PER_ROUND)
     count = total // block
     owner = np.zeros(count, dtype=np.int64)
     for place, part in HELD_OUT.items():
-        owner[place::ROUND] = PARTS.index(part)
+        owner[place::BLOCKS_PER_ROUND] = PARTS.index(part)
     first = np.flatnonzero(np.diff(owner, prepend=-1))
     edges = np.append(first * block, total)
     return {part: np.stack([edges[:-1], edges[1:]], 1)[owner[first] == i] for i, part in enumerate(PARTS)}
@@ -152,31 +152,31 @@ def cut(total: int) -> dict[Part, Any]:
 
 def open_corpus(source: str, tokenizer: Tokenizer = "bytes", vocab: int = BYTES) -> Corpus:
     """The corpus as tokens; read and tokenised the first time, opened from the cache after that."""
-    found, total = _measure(source)
-    return _opened(source, found, total, tokenizer, vocab, str(cache_folder()))
+    content, total = _measure(source)
+    return _opened(source, content, total, tokenizer, vocab, str(cache_folder()))
 
 
 @lru_cache(maxsize=8)
-def _opened(source: str, found: str, total: int, tokenizer: Tokenizer, vocab: int, cache: str) -> Corpus:
+def _opened(source: str, content: str, total: int, tokenizer: Tokenizer, vocab: int, cache: str) -> Corpus:
     raw = Corpus(
-        _cached(Path(cache) / f"text-{found}-bytes", lambda place: _write_bytes(source, found, place))[0],
+        _cached(Path(cache) / f"text-{content}-bytes", lambda place: _write_bytes(source, content, place))[0],
         cut(total),
         np.ones(BYTES, dtype=np.int64),
     )
     if tokenizer == "bytes":
         return raw
-    tokens, facts = _cached(Path(cache) / f"text-{found}-bpe-{vocab}", lambda place: _write_pairs(raw, vocab, place))
+    tokens, facts = _cached(Path(cache) / f"text-{content}-bpe-{vocab}", lambda place: _write_pairs(raw, vocab, place))
     segments = {part: np.array(facts["segments"][part]) for part in PARTS}
     return Corpus(tokens, segments, np.array(facts["sizes"]))
 
 
 def _write_bytes(source: str, expected: str, place: Path) -> dict[str, Any]:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     with (place / "tokens").open("wb") as file:
         for piece in stream(source):
-            found.update(piece)
+            hashed.update(piece)
             file.write(piece)
-    if found.hexdigest()[:16] != expected:
+    if hashed.hexdigest()[:16] != expected:
         raise SpecError(f"{source} changed while it was read; try again when nothing writes to it")
     return {"type": "uint8"}
 
@@ -215,8 +215,8 @@ def learn_pairs(texts: Iterable[bytes], vocab: int) -> Any:
 
 def encode(pairs: Any, texts: list[bytes]) -> list[Any]:
     """Token numbers of each text."""
-    found = pairs.encode_batch_fast([text.decode("latin-1") for text in texts])
-    return [np.array(one.ids, dtype=np.uint16) for one in found]
+    encodings = pairs.encode_batch_fast([text.decode("latin-1") for text in texts])
+    return [np.array(one.ids, dtype=np.uint16) for one in encodings]
 
 
 def _training_sample(raw: Corpus) -> Iterator[bytes]:
@@ -249,9 +249,9 @@ def _cached(place: Path, write: Callable[[Path], dict[str, Any]]) -> tuple[Any, 
     Several processes may do so at once: each writes under its own name, and one rename wins.
     """
     for _ in range(3):
-        found = _open_entry(place)
-        if found:
-            return found
+        entry = _open_entry(place)
+        if entry:
+            return entry
         _make_entry(place, write)
     raise SpecError(
         f"the cache entry {place} is damaged each time it is written; check the disk, or set HEADWISE_CACHE"

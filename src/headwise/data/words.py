@@ -1,4 +1,4 @@
-"""The classical way to sort texts: logistic regression on their words and pairs of words (tf-idf).
+"""A classical text classifier: logistic regression on their words and pairs of words (tf-idf).
 
 For pairs of texts the features are those of each text, of what they share and of what they do not, and a few numbers
 that say how much the two overlap. Strength of regularisation and weights of classes are chosen on validation.

@@ -190,7 +190,7 @@ class Attention(Pathed):
         return cache.append(keys, values) if cache else (keys, values)
 
     def _angles(self, tokens: Tensor, positions: Tensor | None, start: int) -> Angles:
-        """What queries and keys of these tokens are turned by, as cosines and sines."""
+        """Rotation angles for queries and keys of these tokens, as cosines and sines."""
         if self.rope_base is None or not self.shape.rotated:
             return None
         if positions is None:

@@ -60,7 +60,7 @@ def fast_attention(
     v_rank = values.shape[-1]
     shared = queries.shape[1] != keys.shape[1]
     if shared and queries.shape[-2] == 1 and (mask is None or mask.dim() < 3 or mask.shape[-3] == 1):
-        # one query a head: heads that share keys are as good as queries of one head, and nothing is repeated for them
+        # one query per head: heads that share keys are as good as queries of one head, and nothing is repeated for them
         queries = queries.view(*keys.shape[:2], -1, queries.shape[-1])
         return fast_attention(queries, keys, values, scale, mask, False, dropout).flatten(1, 2)[:, :, None]
     if not queries.is_cuda and values.shape[-2] >= LONG:

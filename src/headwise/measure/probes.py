@@ -25,7 +25,7 @@ by side (tokens × H·V), and a(x) = A Oᵀ what it adds to the residual stream.
 Ranks and patterns are means over heads and queries, condition numbers geometric means over heads or samples, infinite
 where a matrix is singular. Padded queries do not count. Everything is computed in float64 on a copy of the layer.
 
-Cost: the Jacobian probes are the expensive ones, seconds a layer for a thousand numbers (tokens × width) and up to a
+Cost: the Jacobian probes are the expensive ones, seconds per layer for a thousand numbers (tokens × width) and up to a
 minute beyond `spectra.EXACT_SIZE`, where the one without the residual is mostly NaN (see `jacobian_extremes`).
 The rest is one forward pass and singular values of matrices no larger than tokens × H·V.
 
@@ -47,8 +47,8 @@ from torch import Tensor, nn
 from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
 from headwise.measure.spectra import (
-    Form,
     Function,
+    RankForm,
     condition_number,
     condition_of,
     effective_rank,
@@ -116,11 +116,11 @@ class Call:
         return self._results[2].movedim(1, 0)[:, self._real]
 
     def matrices(self, part: str) -> list[Tensor]:
-        """For each sample, a row a token: `tokens` x, `heads` side by side, `output` a(x) or `residual` x + a(x)."""
+        """Per sample, one row per token: `tokens` x, `heads` side by side, `output` a(x) or `residual` x + a(x)."""
         heads, output, _ = self._results
         x = self.given["x"]
-        found = {"tokens": x, "heads": heads, "output": output, "residual": x + output}[part]
-        return [sample[real] for sample, real in zip(found, self._real, strict=True)]
+        matrices = {"tokens": x, "heads": heads, "output": output, "residual": x + output}[part]
+        return [sample[real] for sample, real in zip(matrices, self._real, strict=True)]
 
     def functions(self, residual: bool = False) -> Iterator[tuple[Function, Tensor]]:
         """For each sample a(x), or x + a(x), as a function of its tokens, and the tokens it saw."""
@@ -186,7 +186,7 @@ def _head_values(call: Call, pair: str) -> Tensor:
     return singular_values(query, key) if pair == "qk" else singular_values(output.mT, value)
 
 
-def _rank(pair: str, form: Form) -> Probe:
+def _rank(pair: str, form: RankForm) -> Probe:
     return Probe(lambda call: float(rank_of(_head_values(call, pair), form).mean()), samples=1)
 
 
@@ -227,8 +227,8 @@ def _matrix_condition(part: str, centred: bool = False) -> Probe:
 
 def _jacobian_condition(residual: bool) -> Probe:
     def of(call: Call) -> float:
-        found = [jacobian_extremes(function, x).condition for function, x in call.functions(residual)]
-        return _typical(torch.tensor(found, dtype=torch.float64))
+        conditions = [jacobian_extremes(function, x).condition for function, x in call.functions(residual)]
+        return _typical(torch.tensor(conditions, dtype=torch.float64))
 
     return Probe(of, samples=2)
 

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from headwise.spec import SpecError
 
-Form = Literal["entropy", "stable", "participation"]
+RankForm = Literal["entropy", "stable", "participation"]
 Function = Callable[[Tensor], Tensor]
 
 EXACT_SIZE = 2048  # up to this many inputs a Jacobian is written out: 7 seconds on one core, 32 MB
 STEPS, CHECKED_EVERY = 400, 20  # of Lanczos above it: two products with the Jacobian each
-TOLERANCE = 0.05  # relative error at which an extreme counts as found
+TOLERANCE = 0.05  # relative error at which an extreme counts as converged
 
 
 def singular_values(left: Tensor, right: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def condition_number(matrices: Tensor, *, centred: bool = False) -> Tensor:
     return condition_of(values[..., : matrices.shape[-2] - 1])
 
 
-def rank_of(values: Tensor, form: Form = "entropy") -> Tensor:
+def rank_of(values: Tensor, form: RankForm = "entropy") -> Tensor:
     """How many singular values σ count: 1 for rank one, n for n equal ones, 0 where all are 0.
 
     entropy        exp(entropy of σ/Σσ): counts small values most
@@ -71,7 +71,7 @@ def rank_of(values: Tensor, form: Form = "entropy") -> Tensor:
     return torch.nan_to_num(torch.special.entr(shares).sum(-1).exp())
 
 
-def effective_rank(matrices: Tensor, form: Form = "entropy") -> Tensor:
+def effective_rank(matrices: Tensor, form: RankForm = "entropy") -> Tensor:
     """Of each matrix of (..., rows, columns); see `rank_of`."""
     return rank_of(torch.linalg.svdvals(matrices), form)
 
@@ -94,14 +94,14 @@ class Extremes:
         return self.largest / self.smallest if self.smallest else math.inf
 
     @property
-    def found(self) -> bool:
+    def converged(self) -> bool:
         """Whether both are known to TOLERANCE."""
         return self.largest_error <= TOLERANCE * self.largest and self.smallest_error <= TOLERANCE * self.smallest
 
     @property
     def condition(self) -> float:
-        """The condition number, or NaN where an extreme was not found: `at_least` is all that is known then."""
-        return self.at_least if self.found else math.nan
+        """The condition number, or NaN where an extreme has not converged: `at_least` is all that is known then."""
+        return self.at_least if self.converged else math.nan
 
 
 @torch.no_grad()
@@ -152,10 +152,10 @@ def _by_lanczos(function: Function, x: Tensor, steps: int) -> Extremes:
         right = _orthogonal(transposed(lefts[step].view_as(x))[0].flatten(), rights[: step + 1])
         rest = float(right.norm())
         if (step + 1) % CHECKED_EVERY == 0 or step + 1 == steps or rest <= noise:
-            found = _of_core(seen, rest)
-            if found.found or rest <= noise:
+            extremes = _of_core(seen, rest)
+            if extremes.converged or rest <= noise:
                 break
-    return found
+    return extremes
 
 
 def _orthogonal(vector: Tensor, basis: Tensor) -> Tensor:

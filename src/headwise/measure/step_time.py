@@ -1,4 +1,4 @@
-"""How long a training step takes here, measured on single blocks: a model too large for this machine has a time too.
+"""How long a training step takes here, measured block by block, so that a model may be too large for this machine.
 
 A budget of time is met by steps, not by sizes: a shape whose step takes twice as long gets half the steps.
 """
@@ -25,7 +25,7 @@ MOST_TOKENS = 256
 MOST_SHAPES = 64
 
 
-def step_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
+def body_step_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
     """Forward and backward of the body on one sequence: the sum of its blocks' medians."""
     layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
     return sum(times * _block_seconds(ModelShape.of([a], [mlp]), options, tokens) for (a, mlp), times in layers)
@@ -77,7 +77,7 @@ def equal_time(
     seconds = []
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
-        seconds.append(step_seconds(shape, options, tokens))
+        seconds.append(body_step_seconds(shape, options, tokens))
     on_progress(len(shapes), len(shapes))
     own = parameters(base, options)["body"]
     rows = []

@@ -15,7 +15,7 @@ _CARRIED = ("body.", "places.", "embedding_norm.")
 
 
 class Bert(nn.Module):
-    """What comes out is `options.head`'s: hidden states ('none'), logits per token ('mlm') or per text ('classes')."""
+    """`options.head` is what comes out: hidden states ('none'), logits per token ('mlm') or per text ('classes')."""
 
     def __init__(self, shape: ModelShape, options: ModelOptions, **factory: Any) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ ACTIVATIONS = {
 class UnitNorm(Pathed):
     """Each token to unit length, times one learned scalar: the rank paper's norm.
 
-    Without the scalar a residual block cannot weigh its two halves, and rank 1 stays at the trivial error.
+    Without the scalar a residual block cannot weigh its two halves, and rank 1 stays at the no-skill baseline.
     """
 
     def __init__(self, width: int, eps: float = 1e-6, **factory: Any) -> None:

@@ -50,7 +50,7 @@ class Decoder(nn.Module):
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def new_caches(self, capacity: int = 0) -> list[KVCache]:
-        """Empty caches, one a layer."""
+        """Empty caches, one per layer."""
         return [KVCache(capacity) for _ in range(self.shape.depth)]
 
     @torch.no_grad()

@@ -154,8 +154,8 @@ def heads_needed(dim: int, rank: Counts, error: float | str, *, skip: bool = Fal
                 "rank": r,
                 "error": float(allowed),
                 "skip": skip,
-                "scalar_values": bounds.heads_needed(dim, r, allowed, values="scalar", skip=skip),
-                "free_values": bounds.heads_needed(dim, r, allowed, values="free", skip=skip),
+                "scalar_values": bounds.certified_heads(dim, r, allowed, values="scalar", skip=skip),
+                "free_values": bounds.certified_heads(dim, r, allowed, values="free", skip=skip),
                 "hypotheses": bounds.HYPOTHESES,
             }
             for r in read_counts("rank", rank)

@@ -14,7 +14,7 @@ from headwise.training.run import Run, RunResult
 
 @dataclass(frozen=True)
 class StoredRun(Shown):
-    """A run of the store: its spec and what came of it."""
+    """A run of the store: its spec and its result."""
 
     run: Run
     result: RunResult

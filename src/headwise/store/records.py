@@ -12,7 +12,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.training.run import Run, RunResult, Status
 
-Point = tuple[int, str, float]
+CurvePoint = tuple[int, str, float]
 Pair = tuple[Run, RunResult]
 Record = dict[str, Any]  # one row of `runs`; where it is whole, also its "curve" and "probes", as JSON
 
@@ -20,14 +20,14 @@ HERE = "here"  # the provenance of what was not merged from another file
 POINTS = {"curves": "curve", "probes": "probes"}  # tables, and their fields of a result
 FIELDS = tuple(field.name for field in fields(RunResult))
 LATER = {"latency": 0.0}  # columns that older files lack
-COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance")
+RUN_COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance")
 
 
 class StoreError(SpecError):
     """One sentence: what cannot be stored or read, and why."""
 
 
-def encode(run: Run, result: RunResult, provenance: str) -> Record:
+def to_record(run: Run, result: RunResult, provenance: str) -> Record:
     try:
         spec = json.dumps(run.model_dump(), allow_nan=False)
         survives = Run(**json.loads(spec)).key == run.key
@@ -50,7 +50,7 @@ def encode(run: Run, result: RunResult, provenance: str) -> Record:
 def blank() -> Record:
     """What a record looks like, for names and types of columns."""
     run = Run(task={"name": ""}, shape="w1-h1", steps=1)
-    return encode(run, RunResult(run.key, "failed"), HERE)
+    return to_record(run, RunResult(run.key, "failed"), HERE)
 
 
 @lru_cache(maxsize=16384)
@@ -59,7 +59,7 @@ def _run(spec: str) -> Run:
     return Run(**json.loads(spec))
 
 
-def decode(record: Record) -> Pair:
+def from_record(record: Record) -> Pair:
     """The run and its result. The stored key stays the key, also where this version would give the spec another."""
     try:
         if record["status"] not in get_args(Status):
@@ -91,7 +91,7 @@ def flat(record: Record) -> Record:
     row |= _sizes(spec["shape"]) | {"steps": spec["steps"], "seed": spec["seed"]}
     row |= {"learning_rate": spec["recipe"].pop("learning_rate")}
     row |= {"steps_done": record["steps"], "flops": float(record["flops"])}
-    row |= {name: record[name] for name in COLUMNS if name not in (*row, "spec", "metrics", "environment")}
+    row |= {name: record[name] for name in RUN_COLUMNS if name not in (*row, "spec", "metrics", "environment")}
     for part in ("task", "options", "recipe", "execution"):
         for name, value in spec[part].items():
             row[f"{part}.{name}"] = json.dumps(value) if isinstance(value, list | dict) else value
@@ -111,5 +111,5 @@ def _to_json(value: float) -> float | str:
     return float(value) if math.isfinite(value) else str(float(value))
 
 
-def points_to_json(points: list[Point]) -> str:
+def points_to_json(points: list[CurvePoint]) -> str:
     return json.dumps([(int(step), str(name), _to_json(value)) for step, name, value in points])

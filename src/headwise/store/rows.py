@@ -41,20 +41,20 @@ def cell(rows: Iterable[Row], **place: Any) -> list[Row]:
 
 
 def rows(cells: list[Cell], results: Mapping[str, RunResult]) -> list[Row]:
-    """The finished runs among the cells, as claims and charts read them; a trial that diverged has an endless error."""
-    found = []
+    """The finished runs among the cells, as claims and charts read them; a diverged trial has an infinite error."""
+    done = []
     for at in cells:
         result = results.get(at.run.cell_key)
         if result is not None and result.status == "done":
             history = tuple((step, name, value) for step, name, value in (*result.curve, *result.probes))
-            found.append(Row(at.place, at.run.seed, {**result.metrics, **_facts(at.run, result)}, result.key, history))
+            done.append(Row(at.place, at.run.seed, {**result.metrics, **_facts(at.run, result)}, result.key, history))
         elif result is not None and result.status == "diverged" and "trial" in at.place:
-            found.append(Row(at.place, at.run.seed, {"validation_error": math.inf}, result.key))
-    return found
+            done.append(Row(at.place, at.run.seed, {"validation_error": math.inf}, result.key))
+    return done
 
 
 def _facts(run: Run, result: RunResult) -> dict[str, float]:
-    """What a run cost and was given, beside its metrics."""
+    """Cost and setting of a run, beside its metrics."""
     sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
     spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
     spent |= {"kv_bytes_per_token": float(kv_bytes_per_token(run.model_shape))}
@@ -68,21 +68,21 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
     and of several such the newest.
     """
     keys = {cell.run.cell_key for cell in cells}
-    found: dict[tuple[str, str], dict[str, RunResult]] = {}
+    by_data: dict[tuple[str, str], dict[str, RunResult]] = {}
     for run, result in store.runs() if keys else ():
         if run.cell_key in keys:
-            same = found.setdefault((run.task["name"], run.content), {})
+            same = by_data.setdefault((run.task["name"], run.content), {})
             if run.cell_key not in same or run.execution == Execution():
                 same[run.cell_key] = result
     largest: dict[str, dict[str, RunResult]] = {}
-    for (task, _), same in found.items():
+    for (task, _), same in by_data.items():
         largest[task] = max(same, largest.get(task, {}), key=len)
     chosen = {key: result for same in largest.values() for key, result in same.items()}
     return dict(zip(chosen, store.with_points(chosen.values()), strict=True))
 
 
 def at_rates(run: Run, rates: Iterable[float]) -> list[Run]:
-    """Trials of learning rates, each a whole schedule, with a seed that is judged nowhere."""
+    """Trials of learning rates, each a whole schedule, with a seed that no comparison uses."""
     return [at_rate(run, rate).replace(seed=TRIAL_SEED) for rate in rates]
 
 
@@ -91,11 +91,11 @@ def at_rate(run: Run, rate: float) -> Run:
 
 
 def best_rate(trials: list[Run], store: Store) -> float:
-    """Of runs that differ in their learning rate, the rate with the least validation error."""
+    """Of runs that differ in their learning rate, the learning rate with the least validation error."""
     errors = {}
     for run in trials:
-        held = store.get(run.key)
-        errors[run.recipe.learning_rate] = held[1].validation_error if held else math.inf
+        stored = store.get(run.key)
+        errors[run.recipe.learning_rate] = stored[1].validation_error if stored else math.inf
     if min(errors.values()) == math.inf:
-        raise SpecError(f"no run with a learning rate of {', '.join(map(str, errors))} came to an end; try lower ones")
+        raise SpecError(f"no run finished with learning rate {', '.join(map(str, errors))}; try lower ones")
     return min(errors, key=lambda rate: errors[rate])

@@ -4,7 +4,7 @@
         store.add(run, result)      # one transaction; False where the run was finished already
         store.finished(keys)        # what a sweep need not do again
         store.get("3fa9")           # (run, result), by the key or by its first digits
-        store.frame()               # polars, a row a run
+        store.frame()               # polars, one row per run
         store.merge(["other.db", "exported/"])
 
 Only the driver process writes; workers hand their `RunResult` back to it. Two drivers on one file wait for each other.
@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headwise.store.records import (
-    COLUMNS,
     HERE,
     LATER,
     POINTS,
+    RUN_COLUMNS,
+    CurvePoint,
     Pair,
-    Point,
     Record,
     StoreError,
     blank,
-    decode,
-    encode,
     flat,
     for_others,
+    from_record,
     points_to_json,
+    to_record,
 )
 from headwise.training.run import Run, RunResult
 
@@ -127,7 +127,7 @@ class Store(AbstractContextManager["Store"]):
         """Store a result, in one transaction. False where the run was finished already: the first result stays."""
         if result.key != run.key:
             raise StoreError(f"a result of run {result.key} cannot be stored under run {run.key}")
-        record = encode(run, result, provenance)
+        record = to_record(run, result, provenance)
         with _explained(self.path), _transaction(self._connection):
             if self._keys("key = ? AND status IN (?, ?)", run.key, *FINISHED):
                 return False
@@ -145,13 +145,13 @@ class Store(AbstractContextManager["Store"]):
                 if fate in ("added", "replaced"):
                     self._write(record)
             if conflicts := fates.pop("conflict"):
-                raise StoreError(f"nothing was merged: the files disagree on the metrics of {_told(conflicts)}")
+                raise StoreError(f"nothing was merged: the files disagree on the metrics of {_listed(conflicts)}")
         return Merged(**{fate: len(keys) for fate, keys in fates.items()})
 
     def get(self, key: str) -> Pair | None:
         """A run and its whole result, by the key or by as many of its first digits as tell it from the others."""
-        found = self._find(key)
-        return decode(self._whole(found)) if found else None
+        full_key = self._find(key)
+        return from_record(self._whole(full_key)) if full_key else None
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the keys that need no further run."""
@@ -168,7 +168,7 @@ class Store(AbstractContextManager["Store"]):
         """Everything, decoded once until this or another process writes: a ledger asks for it for every study."""
         stamp = (_ask(self._connection, "PRAGMA data_version"), self._connection.total_changes)
         if self._known[0] != stamp:
-            self._known = (stamp, [decode(record) for record in self._select()])
+            self._known = (stamp, [from_record(record) for record in self._select()])
         return self._known[1]
 
     def with_points(self, results: Iterable[RunResult]) -> Iterator[RunResult]:
@@ -177,12 +177,12 @@ class Store(AbstractContextManager["Store"]):
             curve, probes = (self._points(table, result.key) for table in POINTS)
             yield replace(result, curve=curve, probes=probes)
 
-    def curve(self, key: str) -> list[Point]:
+    def curve(self, key: str) -> list[CurvePoint]:
         """A run's validation curve: rows of (step, name, value)."""
         return self._points("curves", self._find(key))
 
     def frame(self) -> "polars.DataFrame":
-        """A row a run: the spec, the result and every metric as columns.
+        """One row per run: the spec, the result and every metric as columns.
 
         Where layers differ, a size is text ('8,8,4'), and so is its whole column. `steps` were planned, `steps_done`
         reached. What else is in the spec has dotted names ('recipe.batch'); a metric whose name is taken becomes
@@ -229,34 +229,36 @@ class Store(AbstractContextManager["Store"]):
             return self._connection.execute(sql, values).fetchall()
 
     def _select(self, condition: str = "1", *values: Any) -> list[Record]:
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {condition} ORDER BY created, key"
-        return [dict(zip(COLUMNS, row, strict=True)) for row in self._query(sql, *values)]
+        sql = f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE {condition} ORDER BY created, key"
+        return [dict(zip(RUN_COLUMNS, row, strict=True)) for row in self._query(sql, *values)]
 
     def _keys(self, condition: str = "1", *values: Any) -> list[str]:
         return [key for (key,) in self._query(f"SELECT key FROM runs WHERE {condition} ORDER BY created, key", *values)]
 
     def _find(self, start: str) -> str | None:
-        """The key that starts so, if one does."""
-        found = self._keys("substr(key, 1, ?) = ?", len(start), start) if start else []
-        if len(found) > 1:
-            raise StoreError(f"'{start}' is the start of {_told(found)}; give more digits")
-        return found[0] if found else None
+        """The key that starts with these digits, if there is one."""
+        matches = self._keys("substr(key, 1, ?) = ?", len(start), start) if start else []
+        if len(matches) > 1:
+            raise StoreError(f"'{start}' is the start of {_listed(matches)}; give more digits")
+        return matches[0] if matches else None
 
     def _whole(self, key: str) -> Record:
         (record,) = self._select("key = ?", key)
         return record | {field: points_to_json(self._points(table, key)) for table, field in POINTS.items()}
 
-    def _points(self, table: str, key: str | None) -> list[Point]:
+    def _points(self, table: str, key: str | None) -> list[CurvePoint]:
         rows = self._query(f"SELECT step, name, ifnull(value, 'nan') FROM {table} WHERE key = ? ORDER BY id", key)
         return [(step, name, float(value)) for step, name, value in rows]
 
     def _write(self, record: Record) -> None:
         """Put a whole record in the place of whatever the key had. Call it inside a transaction."""
-        key, places = record["key"], ", ".join("?" * len(COLUMNS))
+        key, places = record["key"], ", ".join("?" * len(RUN_COLUMNS))
         for table in ("runs", *POINTS):
             self._query(f"DELETE FROM {table} WHERE key = ?", key)
-        self._query(f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({places})", *(record[name] for name in COLUMNS))
-        _, result = decode(record)
+        self._query(
+            f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) VALUES ({places})", *(record[name] for name in RUN_COLUMNS)
+        )
+        _, result = from_record(record)
         for table, field in POINTS.items():
             rows = [(key, *point) for point in getattr(result, field)]
             self._connection.executemany(f"INSERT INTO {table} (key, step, name, value) VALUES (?, ?, ?, ?)", rows)
@@ -353,7 +355,7 @@ def _records_of(path: Path) -> Iterator[Record]:
         raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
     for file in files:
         for record in _read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
-            decode(record)
+            from_record(record)
             yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
 
 
@@ -383,15 +385,15 @@ def _read_parquet(path: Path) -> list[Record]:
     return frame.to_dicts()
 
 
-def _fate(held: list[Record], record: Record) -> str:
+def _fate(existing: list[Record], record: Record) -> str:
     """What merging does with a record: added, known, replaced or conflict."""
-    if not held:
+    if not existing:
         return "added"
-    if record["status"] not in FINISHED or held[0]["status"] not in FINISHED:
+    if record["status"] not in FINISHED or existing[0]["status"] not in FINISHED:
         return "replaced" if record["status"] in FINISHED else "known"
-    ours, theirs = ((one["status"], json.loads(one["metrics"])) for one in (held[0], record))
+    ours, theirs = ((one["status"], json.loads(one["metrics"])) for one in (existing[0], record))
     return "known" if ours == theirs else "conflict"
 
 
-def _told(keys: list[str], most: int = 10) -> str:
+def _listed(keys: list[str], most: int = 10) -> str:
     return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

@@ -65,12 +65,12 @@ def high_accuracy(rows: list[Row]) -> list[Comparison]:
     """Q2: at an error of 0.1/√d the heads needed double with every dimension; and nothing lies below its bound."""
     import math
 
-    from headwise.theory.bounds import free_bound, heads_needed, scalar_bound
+    from headwise.theory.bounds import certified_heads, free_bound, scalar_bound
 
     found = []
     for dim in (16, 32, 64, 128):
         for rank in (1, dim // 2):
-            needed = heads_needed(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
+            needed = certified_heads(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
             at = f"error 0.1/√d, d = {dim}, r = {rank}"
             found.append(proved("log₂(heads needed) / (d − r)", at, math.log2(needed) / (dim - rank), at_least=0.5))
     for how, bound in (("trained", free_bound), ("fitted", scalar_bound)):
@@ -103,10 +103,10 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
     """Q3: at a fixed error the heads needed grow as a power of d, and the power grows as the error shrinks."""
     import math
 
-    from headwise.theory.bounds import heads_needed
+    from headwise.theory.bounds import certified_heads
 
     def power(error: str) -> float:
-        low, high = (heads_needed(dim, 1, error, values="free") for dim in (512, 1024))
+        low, high = (certified_heads(dim, 1, error, values="free") for dim in (512, 1024))
         return math.log2(high) - math.log2(low)
 
     powers = {error: power(error) for error in ("0.15", "0.12", "0.1")}

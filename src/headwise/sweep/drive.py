@@ -56,7 +56,7 @@ def _stoppable(watch: Watch) -> Iterator[Watch]:
     kinds = (signal.SIGINT, signal.SIGTERM)
     try:
         before = {kind: signal.signal(kind, count) for kind in kinds}
-    except ValueError:  # not the main thread: somebody else answers signals
+    except ValueError:  # not the main thread: signals are handled elsewhere
         yield watch
         return
     try:

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.sweep.processes import worker_context
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
@@ -28,7 +28,7 @@ class _Worker:
 
 def sweep(
     plan: SweepPlan,
-    store: Rows,
+    store: ResultStore,
     *,
     checkpoints: Path,
     workers: int = 0,
@@ -49,7 +49,7 @@ class _Pool:
     def __init__(
         self,
         plan: SweepPlan,
-        store: Rows,
+        store: ResultStore,
         checkpoints: Path,
         workers: int,
         weights: Path | None,
@@ -85,7 +85,7 @@ class _Pool:
         for worker in self.workers:
             self._end(worker)
 
-    # ---- giving runs out ---------------------------------------------------------------------------------------
+    # ---- scheduling --------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Give every idle worker the longest run that fits the memory left; a run too large waits to be alone."""
@@ -108,7 +108,7 @@ class _Pool:
         except OSError:
             self._bury(worker)
 
-    # ---- hearing of them ---------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -139,7 +139,7 @@ class _Pool:
         record(run, result, self.store, self.summary, self.watch)
 
     def _bury(self, worker: _Worker) -> None:
-        """A worker died: another takes its place, and its run goes on from its checkpoint."""
+        """A worker died: another takes its place and resumes the run from its checkpoint."""
         run, worker.run = worker.run, None
         worker.process.join()
         code = worker.process.exitcode

@@ -25,7 +25,7 @@ DEATHS = 3  # a run whose process died so often has failed
 STALLED_SECONDS = 900.0  # a run that makes no step for so long has failed
 
 
-class Rows(Protocol):
+class ResultStore(Protocol):
     """What a sweep needs of a store."""
 
     def finished(self, keys: Iterable[str]) -> set[str]: ...
@@ -74,7 +74,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class Watch:
-    """What a sweep tells while it runs; the command line draws it."""
+    """What a sweep reports while it runs; the command line shows it."""
 
     on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
@@ -83,8 +83,8 @@ class Watch:
     stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
 
 
-def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Watch) -> None:
-    """A run has ended: into the store first, then into the counts, then to whoever watches."""
+def record(run: Run, result: RunResult, store: ResultStore, summary: Summary, watch: Watch) -> None:
+    """A run has ended: stored first, then counted, then reported."""
     store.add(run, result)
     summary.trained += 1
     summary.diverged += result.status == "diverged"
@@ -92,7 +92,7 @@ def record(run: Run, result: RunResult, store: Rows, summary: Summary, watch: Wa
     watch.on_end(run, result)
 
 
-def make_plan(runs: Iterable[Run], store: Rows, shard: tuple[int, int] = (0, 1)) -> SweepPlan:
+def make_plan(runs: Iterable[Run], store: ResultStore, shard: tuple[int, int] = (0, 1)) -> SweepPlan:
     """Each key once, without those the store holds; of n shards, shard i takes every n-th."""
     unique = {run.key: run for run in runs}
     index, count = shard
@@ -128,9 +128,9 @@ def sample_tokens(run: Run) -> int:
 
 @lru_cache(maxsize=1024)
 def _task(spec: str) -> "Task":
-    from headwise.tasks import load
+    from headwise.tasks import load_task
 
-    return load(json.loads(spec))
+    return load_task(json.loads(spec))
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

@@ -12,7 +12,7 @@ UNGUARDED = 97  # exit code of a process that found the script starting processe
 
 @cache
 def worker_context() -> ForkServerContext:
-    """Where workers come from. Call this before anything is started: a script without a guard is refused in a sentence.
+    """Where workers come from. Call this before anything is started: it refuses a script without a guard.
 
     A new process imports the script that started it. Where that script starts processes as it is imported, the new one
     comes here again, and ends; so one process is tried first.

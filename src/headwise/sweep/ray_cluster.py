@@ -6,7 +6,7 @@ run whose worker or node dies goes on from its checkpoint elsewhere, if all node
 they share, or a URL that fsspec knows. Tasks and driver talk over a small actor, the board: tasks write how far they
 are and read whether to stop. The board lives and dies with the driver; without it a task checkpoints and ends.
 
-Ray is imported by functions only: nobody needs it who does not ask for it.
+Ray is imported inside functions only: nothing else needs it installed.
 """
 
 import logging
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.spec import SpecError
-from headwise.sweep.plan import DEATHS, STALLED_SECONDS, Rows, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.training.run import Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
@@ -36,7 +36,7 @@ PLACE_SECONDS = 600.0  # how long an autoscaler may take to bring a node that a 
 
 def sweep(
     plan: SweepPlan,
-    store: Rows,
+    store: ResultStore,
     *,
     address: str,
     checkpoints: Path | str,
@@ -68,17 +68,17 @@ def _everywhere(folder: Path | str) -> str:
 
 @dataclass
 class _Flight:
-    """A run handed out. `number` tells it from an earlier flight of the same run, whose last words may come late."""
+    """A run handed out. `number` tells it from an earlier flight of the same run, whose messages may arrive late."""
 
     run: Run
     number: int
-    step: int = -1  # the last it told; before the first, it may be waiting for a place
-    moved: float = 0.0  # when it told that
+    step: int = -1  # the last reported; before the first, it may be waiting for a place
+    moved: float = 0.0  # when it was reported
 
 
 class _Driver:
     def __init__(
-        self, plan: SweepPlan, store: Rows, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
+        self, plan: SweepPlan, store: ResultStore, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
     ) -> None:
         import ray
 
@@ -114,7 +114,7 @@ class _Driver:
                 self.ray.cancel(reference, force=True)
             self.ray.kill(self.settings[-1])
 
-    # ---- giving runs out ---------------------------------------------------------------------------------------
+    # ---- scheduling --------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         if self.stopping or not self.queue:
@@ -129,7 +129,7 @@ class _Driver:
             self.flying[reference] = _Flight(run, self.flights)
 
     def _check_places(self) -> None:
-        """A run that no node can hold would wait for ever; it gets the time a new node may need."""
+        """A run that fits on no node would wait forever; it gets the time that a new node may need."""
         if any(flight.step >= 0 for flight in self.flying.values()):
             self.busy = time.monotonic()
         elif time.monotonic() - self.busy > self.place_seconds:
@@ -137,13 +137,13 @@ class _Driver:
             for run in (flight.run for flight in self.flying.values()):
                 needs = _needs(run)
                 if not any(all(node.get(what, 0) >= n for what, n in needs.items()) for node in nodes):
-                    told = ", ".join(f"{n} of {what}" for what, n in needs.items())
-                    raise SpecError(f"no node of the cluster has what run {run.key} needs: {told}")
+                    wanted = ", ".join(f"{n} of {what}" for what, n in needs.items())
+                    raise SpecError(f"no node of the cluster has what run {run.key} needs: {wanted}")
 
-    # ---- hearing of them ---------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------
 
     def _read_board(self) -> None:
-        """Say whether to stop, hear how far runs are; a board that is being restarted is read next time."""
+        """Say whether to stop, read how far runs are; a board that is being restarted is read next time."""
         steps: dict[int, int] = {}
         with suppress(self.ray.exceptions.RayError):
             steps = self.ray.get(self.settings[-1].read.remote(self.stopping > 0), timeout=ANSWER_SECONDS)
@@ -159,15 +159,15 @@ class _Driver:
         """A task ended, one way or another."""
         run = self.flying.pop(reference).run
         try:
-            found = self.ray.get(reference)
+            data = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, SpecError):  # a full disk, another version: it concerns the whole sweep
                 raise error.cause from None
             return self._record(run, RunResult(run.key, "failed", message=str(error)))
         except self.ray.exceptions.RayError as error:
             return self._bury(run, error)
-        if found is not None:
-            self._record(run, RunResult(**found))
+        if data is not None:
+            self._record(run, RunResult(**data))
         elif self.stopping:
             self.summary.stopped += 1
         else:
@@ -239,7 +239,7 @@ def _train(
 ) -> dict[str, Any] | None:
     """A run's result as plain data; None where it was asked to stop."""
     from headwise.training import machine
-    from headwise.training.loop import Interrupted, train
+    from headwise.training.loop import Interrupted, train_run
     from headwise.training.resume import place
 
     machine.use_one_core()
@@ -248,7 +248,7 @@ def _train(
         node = socket.gethostname()
         raise SpecError(f"node {node} has another version of headwise, which calls run {key} {run.key}: install yours")
     with _Line(board, number) as line, suppress(Interrupted):
-        result = train(
+        result = train_run(
             run,
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,
@@ -301,7 +301,7 @@ class _Line:
 
 
 class _Board:
-    """Where tasks leave their steps and the driver its wish to stop."""
+    """Where tasks write their steps, and the driver whether to stop."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -351,7 +351,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Ray tries for minutes, and complains in many lines, where nobody listens."""
+    """Fail early: where no cluster answers, Ray tries for minutes and prints many lines."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if colon and port.isdigit():
         try:

@@ -1,4 +1,4 @@
-"""Runs as they are planned on this machine: device and precision, which data, and the kernels that pay."""
+"""Runs as they are planned on this machine: device and precision, which data, and the kernels worth compiling."""
 
 import json
 import math
@@ -44,21 +44,21 @@ def resolve(device: str, precision: str) -> Execution:
 def fitted(
     runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
 ) -> list[Run]:
-    """The runs as they are planned here: as the store already holds them, else with the path that pays.
+    """The runs as they are planned here: as the store already has them, else with the faster path.
 
-    Runs of a task that reads data learn which data it is; `sources` says where, by the task's name.
+    Runs of a task that reads data get the hash of that data; `sources` says where, by the task's name.
 
     Kernels take a second or two to compile, so they are for runs that are not over by then, on a machine where they can
     be compiled and win a race.
     """
-    held = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
+    stored = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
     asked = execution.path != "fast"
     pays = [not asked and work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
     if any(pays) and _generated_wins():
         generated = execution.replace(path="generated")
         planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
-    return [held.get(_identity(run), run) for run in planned]
+    return [stored.get(_identity(run), run) for run in planned]
 
 
 def _identity(run: Run) -> tuple[str, str]:
@@ -70,13 +70,13 @@ def _with_data(run: Run, sources: dict[str, str]) -> Run:
     """The run with the hash of its data, and of its pre-training's, and the sizes that a model must have for it."""
     before = run.begin.get("run", {})
     if "task" in before:
-        learned, _ = _found(before["task"], sources)
+        learned, _ = _data_of(before["task"], sources)
         run = run.replace(begin=run.begin | {"run": before | {"task": before["task"] | learned}})
-    found, facts = _found(run.task, sources)
-    return run.replace(task=run.task | found, options=run.options.replace(**facts)) if found else run
+    data, facts = _data_of(run.task, sources)
+    return run.replace(task=run.task | data, options=run.options.replace(**facts)) if data else run
 
 
-def _found(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _data_of(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     name = task["name"]
     if task.get("content") or name.endswith(".py"):
         return {}, {}
@@ -87,9 +87,9 @@ def _found(task: dict[str, Any], sources: dict[str, str]) -> tuple[dict[str, Any
 @cache
 def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What enters a run of a task that reads data: where it is, its hash, and the options that it decides."""
-    from headwise.tasks import DataTask, load
+    from headwise.tasks import DataTask, load_task
 
-    task = load(json.loads(spec)).resolved()
+    task = load_task(json.loads(spec)).resolved()
     if not isinstance(task, DataTask):
         return {}, {}
     usual = task.default_options()
@@ -115,14 +115,14 @@ def _model_kernels(shape: str, options: ModelOptions, tokens: int) -> frozenset[
 
 
 def compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
-    """What the runs will want, if this machine does not have it yet."""
+    """Compile what the runs will use, where this machine has not done so yet."""
     sizes: set[KernelSize] = set().union(*(_kernels(run) for run in runs if run.execution.path == "generated"))
     if not sizes:
         return
-    from headwise.layers.cpu.compiled import missing, prepare
+    from headwise.layers.cpu.compiled import prepare, uncompiled
     from headwise.layers.cpu.tiled import works
 
-    lacking = missing(sizes) if works() else []
+    lacking = uncompiled(sizes) if works() else []
     if lacking:
         watch.on_compile(len(lacking))
         prepare(lacking)

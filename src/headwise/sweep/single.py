@@ -27,7 +27,7 @@ from headwise.training.run import Recipe, Run, RunResult
 
 @dataclass(frozen=True)
 class Trained(Shown):
-    """A run and what came of it."""
+    """A run and its result."""
 
     run: Run
     result: RunResult
@@ -118,7 +118,7 @@ def _done(runs: list[Run], store: Store, keep_weights: bool, watching: Watching,
 
 def _train_given(run: Run, store: StoreLike, checkpoints: str | Path | None) -> Trained:
     """By itself in this process: what torchrun starts once for each device, of which the first one stores."""
-    from headwise.training.loop import train as train_run
+    from headwise.training.loop import train_run
     from headwise.training.machine import use_one_core
 
     use_one_core()

@@ -1,4 +1,4 @@
-"""Who is told how far many runs are: nobody, or a progress bar."""
+"""How the progress of many runs is shown: not at all, or as a progress bar."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,5 +10,5 @@ Watching = Callable[[list[Run], str], AbstractContextManager[Watch]]  # runs to 
 
 
 def unwatched(runs: list[Run], stage: str) -> AbstractContextManager[Watch]:
-    """Nobody is told anything."""
+    """Show nothing."""
     return nullcontext(Watch())

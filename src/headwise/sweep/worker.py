@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from headwise.training import machine
-from headwise.training.loop import Interrupted, train
+from headwise.training.loop import Interrupted, train_run
 from headwise.training.resume import DiskError, place
 from headwise.training.run import Run
 
@@ -43,19 +43,19 @@ def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str
 def _train(
     run: Run, pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, terminated: list[int]
 ) -> tuple[str, Any]:
-    def told(step: int) -> None:
+    def report(step: int) -> None:
         try:
             pipe.send(("step", step))
         except OSError:
             terminated.append(0)
 
     try:
-        result = train(
+        result = train_run(
             run,
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,
             keep_weights=place(weights) if weights else None,
-            on_step=told,
+            on_step=report,
             should_stop=lambda: bool(terminated) or pipe.poll(),
         )
     except Interrupted as stopped:

@@ -1,7 +1,7 @@
-"""What shapes are tried on: one file per task, found by its name.
+"""The tasks that models are trained on: one file per task, looked up by its name.
 
 A task is a spec (its fields are its options) that knows how to draw a batch, how to wrap a model of any shape, what
-the loss and the metrics are, and what a predictor scores that has learned nothing. The trainer asks for no more.
+the loss and the metrics are, and the error without skill (no-skill baseline). The trainer needs no more.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ class Task(Spec, ABC):
 
     @abstractmethod
     def trivial_error(self) -> float:
-        """The error of the best predictor that has learned nothing of what the task is about."""
+        """The no-skill baseline: the error of the best predictor that has learned nothing of what the task is about."""
 
     def floor(self) -> float | None:
         """The least error there can be, where it is known."""
@@ -144,28 +144,28 @@ def parse(text: str) -> Task:
     if not name.endswith(".py"):
         name, _, source = name.partition(":")
         options |= {"source": source} if source else {}
-    return load({"name": name, **options}).resolved()
+    return load_task({"name": name, **options}).resolved()
 
 
 def _value(text: str) -> Any:
     """A number or true/false where it reads as one, else text."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
         return text
-    return found if isinstance(found, int | float) else text
+    return value if isinstance(value, int | float) else text
 
 
-def load(spec: dict[str, Any]) -> Task:
+def load_task(spec: dict[str, Any]) -> Task:
     """The task of a Run: its name finds the file (here, or anywhere if it ends in .py), the rest are its options."""
     options = dict(spec)
     name, expected = str(options.pop("name", "")), options.pop("hash", None)
     if name.endswith(".py"):
         return _from_file(Path(name), expected)(**options)
-    return find(name)(**options)
+    return find_task(name)(**options)
 
 
-def find(name: str) -> type[Task]:
+def find_task(name: str) -> type[Task]:
     """The task of that name."""
     if name not in names():
         raise SpecError(f"no task '{name}'; there are {', '.join(names())}, or give the path of a .py file")

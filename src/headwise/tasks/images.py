@@ -1,4 +1,4 @@
-"""Image classification with a vision transformer: the usual test of a shape on something real.
+"""Image classification with a vision transformer: the usual test of a shape on real data.
 
 By default scikit-learn's digits (8 × 8 pixels): good for a quick look, but every sensible shape solves them. With a
 `source`, a folder or zip of images, CIFAR's or MNIST's own files, or a data set by name (`headwise.data.images` says
@@ -26,14 +26,14 @@ from headwise.tasks.stream import Draw, Stream, sample_numbers
 
 PATCHES = (16, 64)  # how many an image is cut into, where nothing is said
 BASELINE_NUMBERS = 300_000_000  # pixels that a baseline is fitted to; of a larger set it takes a part, and says so
-PENALTIES = tuple(10.0 ** (power / 2) for power in range(-10, 5))  # inverse: from strong to weak
+REGULARISATIONS = tuple(10.0 ** (power / 2) for power in range(-10, 5))  # inverse: from strong to weak
 NEIGHBOURS = (1, 3, 5, 10, 20)
-PATIENCE = 3  # settings in a row that were no better
+SEARCH_PATIENCE = 3  # settings in a row that were no better
 
 
 class Images(DataTask):
     name: ClassVar[str] = "images"
-    summary: ClassVar[str] = "tell classes of images apart (digits, CIFAR, MNIST, your own): a shape on something real"
+    summary: ClassVar[str] = "image classification (digits, CIFAR, MNIST, your own): a shape on real data"
     usual_shape: ClassVar[str] = "w64-h4-L3"
 
     side: int = Field(default=0, ge=0, description="pixels an image is scaled to; 0 leaves it as it is")
@@ -50,12 +50,12 @@ class Images(DataTask):
         return data.digest(self.source)
 
     def images(self) -> data.ImageSet:
-        """The data, read once a process."""
+        """The data, read once per process."""
         self.check_content()
-        return data.load(self.source, side=self.side, validation=self.validation)
+        return data.load_images(self.source, side=self.side, validation=self.validation)
 
     def draw(self, seed: int, stream: Stream, index: int, batch: int, device: str = "cpu") -> Batch:
-        part: data.Part = getattr(self.images(), stream)
+        part: data.ImageSplit = getattr(self.images(), stream)
         numbers = sample_numbers(seed, stream, index, batch, len(part))
         pixels = self._pixels(part, numbers).to(device) / 255
         if stream == "train":
@@ -64,7 +64,7 @@ class Images(DataTask):
         pixels = (pixels - mean.to(device)) / deviation.to(device)
         return pixels.contiguous(), torch.from_numpy(part.labels[numbers]).to(device)
 
-    def _pixels(self, part: data.Part, numbers: Any) -> Tensor:
+    def _pixels(self, part: data.ImageSplit, numbers: Any) -> Tensor:
         """(numbers, channels, side, side), bytes."""
         pixels = part.take(numbers)
         return torch.from_numpy(data.grey(pixels) if self.grey else pixels).permute(0, 3, 1, 2)
@@ -84,10 +84,10 @@ class Images(DataTask):
 
     def _facts(self) -> dict[str, int]:
         """What a model must know of the images."""
-        found = self.images()
-        channels = 1 if self.grey else found.channels
-        patch = self.patch or _usual_patch(found.side)
-        return {"image": found.side, "patch": patch, "channels": channels, "classes": len(found.classes)}
+        images = self.images()
+        channels = 1 if self.grey else images.channels
+        patch = self.patch or _usual_patch(images.side)
+        return {"image": images.side, "patch": patch, "channels": channels, "classes": len(images.classes)}
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
         facts = {"family": "vit", "head": "classes", **self._facts()}
@@ -101,22 +101,22 @@ class Images(DataTask):
 
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
         """Of each image: whether it was missed, whether its class is among the first five, and its cross-entropy."""
-        found: Scores = {
+        scores: Scores = {
             "error": (output.argmax(-1) != labels).float(),
             "cross_entropy": F.cross_entropy(output.float(), labels, reduction="none"),
         }
         if output.shape[-1] > 5:
-            found["top5"] = (output.topk(5).indices == labels[:, None]).any(-1).float()
-        return found
+            scores["top5"] = (output.topk(5).indices == labels[:, None]).any(-1).float()
+        return scores
 
     def metrics(self, scores: Scores) -> dict[str, float]:
-        found = super().metrics(scores)
-        return {**found, "top1": 1 - found["error"]}
+        means = super().metrics(scores)
+        return {**means, "top1": 1 - means["error"]}
 
     def trivial_error(self) -> float:
         """Always the class that most training images have."""
-        found = self.images()
-        return float((found.test.labels != np.bincount(found.train.labels).argmax()).mean())
+        images = self.images()
+        return float((images.test.labels != np.bincount(images.train.labels).argmax()).mean())
 
     def baselines(self) -> dict[str, float]:
         """Logistic regression and nearest neighbours on pixels; their settings are chosen on validation."""
@@ -133,7 +133,7 @@ def _usual_patch(side: int) -> int:
 
 @lru_cache(maxsize=8)
 def _normalisation(source: str, side: int, validation: float, grey: bool) -> tuple[Tensor, Tensor]:
-    mean, deviation = data.statistics(data.load(source, side=side, validation=validation).train, as_grey=grey)
+    mean, deviation = data.statistics(data.load_images(source, side=side, validation=validation).train, as_grey=grey)
     return torch.tensor(mean / 255).float()[:, None, None], torch.tensor(deviation / 255).float()[:, None, None]
 
 
@@ -152,7 +152,7 @@ def _baselines(task: Images) -> dict[str, float]:
     rows = _rows(task, part, 0, kept)
     logistic = LogisticRegression(max_iter=10_000, warm_start=True)  # each fit begins where the last one ended
     models = {
-        "logistic regression": (make_pipeline(StandardScaler(), logistic), "logisticregression__C", PENALTIES),
+        "logistic regression": (make_pipeline(StandardScaler(), logistic), "logisticregression__C", REGULARISATIONS),
         "nearest neighbours": (KNeighborsClassifier(algorithm="brute"), "n_neighbors", NEIGHBOURS),
     }
     return {
@@ -163,18 +163,18 @@ def _baselines(task: Images) -> dict[str, float]:
 
 def _chosen_error(task: Images, model: Any, setting: str, values: Any, rows: Any, labels: Any) -> float:
     """The test error of the setting with the least validation error; the search ends where it only gets worse."""
-    found: list[tuple[float, float]] = []
+    tried: list[tuple[float, float]] = []
     for value in values:
         model.set_params(**{setting: value}).fit(rows, labels)
-        found.append((_error(task, "validation", model), value))
-        if len(found) > PATIENCE and min(found[-PATIENCE:]) > min(found):
+        tried.append((_error(task, "validation", model), value))
+        if len(tried) > SEARCH_PATIENCE and min(tried[-SEARCH_PATIENCE:]) > min(tried):
             break
-    model.set_params(**{setting: min(found)[1]}).fit(rows, labels)
+    model.set_params(**{setting: min(tried)[1]}).fit(rows, labels)
     return _error(task, "test", model)
 
 
 def _error(task: Images, stream: Stream, model: Any) -> float:
-    part: data.Part = getattr(task.images(), stream)
+    part: data.ImageSplit = getattr(task.images(), stream)
     missed = 0
     for first in range(0, len(part), 4096):  # a large set does not fit into memory as numbers
         rows = _rows(task, part, first, first + 4096)
@@ -182,7 +182,7 @@ def _error(task: Images, stream: Stream, model: Any) -> float:
     return missed / len(part)
 
 
-def _rows(task: Images, part: data.Part, first: int, last: int) -> Any:
+def _rows(task: Images, part: data.ImageSplit, first: int, last: int) -> Any:
     """Images as rows of numbers."""
     return task._pixels(part, slice(first, last)).flatten(1).numpy().astype(np.float32) / 255
 

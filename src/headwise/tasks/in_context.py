@@ -60,7 +60,7 @@ class InContext(Task):
 
     @property
     def tokens(self) -> int:
-        return 2 * self.points - 1  # the last f(x) is nobody's example
+        return 2 * self.points - 1  # the last f(x) is never an example
 
     @property
     def variance(self) -> int:
@@ -276,7 +276,7 @@ def _forest() -> Predictor:
 
 
 def _on_signs(predict: Predictor) -> Predictor:
-    """Told that only signs matter."""
+    """The same method on the signs of x alone."""
     return lambda x, y, asking: predict(x.sign(), y, asking.sign())
 
 

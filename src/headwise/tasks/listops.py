@@ -29,7 +29,7 @@ from headwise.tasks.stream import Draw, Stream, sample_numbers
 
 OPERATOR_SHARE = 0.25
 VALUES = 10
-KNOWN_SAMPLES, FITTED_SAMPLES = 4096, 16384  # for the trivial error, and to fit the classical methods on
+KNOWN_SAMPLES, FITTED_SAMPLES = 4096, 16384  # for the no-skill baseline, and to fit the classical methods on
 MOST_TRIED = 50_000  # candidates without a single expression of the right length, before giving up
 ROUND = 4096  # most candidates at once
 
@@ -79,20 +79,20 @@ class ListOps(DataTask):
 
     def _generate(self, draw: Draw, split: int, batch: int) -> tuple[Any, Any]:
         """Candidates until a batch of them has the right length and belongs to the split."""
-        found: list[tuple[Any, Any]] = []
+        kept: list[tuple[Any, Any]] = []
         count = tried = 0
         while count < batch:
             candidates = int(min(1.2 * (batch - count) * (tried + 1) / (count + 1) + 8, ROUND))
             tokens, labels = _write(_grow(self, draw, candidates), draw, self.longest)
             mine = published.split_of(tokens) == split
-            found.append((tokens[mine], labels[mine]))
+            kept.append((tokens[mine], labels[mine]))
             count, tried = count + int(mine.sum()), tried + candidates
             if not count and tried > MOST_TRIED:
                 raise SpecError(
                     f"of {tried} expressions none has {self.shortest} to {self.longest} symbols; "
                     "change depth or arguments"
                 )
-        tokens, labels = (np.concatenate(part)[:batch] for part in zip(*found, strict=True))
+        tokens, labels = (np.concatenate(part)[:batch] for part in zip(*kept, strict=True))
         return tokens, labels
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
@@ -191,7 +191,7 @@ def _evaluate(level: _Level, below: _Level) -> None:
     inner = level.arguments > 0
     counts = level.arguments[inner]
     real = np.arange(counts.max(initial=1)) < counts[:, None]
-    table = np.full(real.shape, VALUES)  # a row an operator; beyond its arguments more than any value
+    table = np.full(real.shape, VALUES)  # one row per operator; beyond its arguments more than any value
     lengths = np.zeros(real.shape, dtype=np.int64)
     table[real], lengths[real] = below.values, below.sizes
     ordered = np.sort(table, axis=1)
@@ -202,18 +202,18 @@ def _evaluate(level: _Level, below: _Level) -> None:
     level.sizes[inner] = 2 + lengths.sum(1)
 
 
-# ---- what learns nothing, and what learns without attention --------------------------------------------------------
+# ---- baselines: no skill, and learning without attention -----------------------------------------------------------
 
 
 @lru_cache(maxsize=2)
 def _read(task: ListOps) -> dict[str, published.Expressions]:
     task.check_content()
-    found = {}
-    for split, data in published.read(task.source).items():
-        found[split] = data.only((data.lengths >= task.shortest) & (data.lengths <= task.longest))
-        if not len(found[split].labels):
+    splits = {}
+    for split, data in published.read_splits(task.source).items():
+        splits[split] = data.only((data.lengths >= task.shortest) & (data.lengths <= task.longest))
+        if not len(splits[split].labels):
             raise SpecError(f"{task.source} has no {split} expression of {task.shortest} to {task.longest} symbols")
-    return found
+    return splits
 
 
 def _known(task: ListOps, stream: Stream, most: int) -> tuple[Any, Any]:

@@ -92,11 +92,11 @@ class NearestNeighbor(Task):
         query = draw.sphere(batch, 1, self.dim)
         closeness = query @ points.mT
         if self.target == "oscillating":
-            found = self._oscillating((closeness[..., 0] - closeness[..., 1]) / math.sqrt(2))
+            chosen = self._oscillating((closeness[..., 0] - closeness[..., 1]) / math.sqrt(2))
         else:
             closeness[..., 0] -= self.bias
-            found = closeness.argmax(-1)
-        return self._tokens(torch.cat([points, query], dim=1)), pick(points, found)
+            chosen = closeness.argmax(-1)
+        return self._tokens(torch.cat([points, query], dim=1)), pick(points, chosen)
 
     def _tokens(self, vectors: Tensor) -> Tensor:
         """The points' and the query's vectors with the columns that follow them."""
@@ -157,7 +157,7 @@ class NearestNeighbor(Task):
 
 
 class _Placed(nn.Module):
-    """An encoder whose tokens know their places: a learned vector for each, begun as the rank paper begins them."""
+    """An encoder with learned positions, initialised as in the rank paper."""
 
     def __init__(self, body: Encoder, points: int, dim: int, concatenated: bool) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _Placed(nn.Module):
 
 
 class _Ask(nn.Module):
-    """An encoder whose last token asks and is not itself an answer; with a bias, points know their places."""
+    """An encoder whose last token is the query, never an answer; with a bias, points have learned positions."""
 
     def __init__(self, body: Encoder, places: int) -> None:
         super().__init__()

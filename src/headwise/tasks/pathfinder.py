@@ -75,18 +75,18 @@ class Pathfinder(Task):
 
     def draw(self, seed: int, stream: Stream, index: int, batch: int, device: str = "cpu") -> Batch:
         draw = Draw(seed, stream, index)
-        found: list[tuple[Any, Any]] = []
+        kept: list[tuple[Any, Any]] = []
         count = tried = 0
         while count < batch:
             candidates = int(min(1.2 * (batch - count) * (tried + 1) / (count + 1) + 8, ROUND))
             pictures, labels = self._pictures(draw, candidates)
-            found.append((pictures, labels))
+            kept.append((pictures, labels))
             count, tried = count + len(labels), tried + candidates
             if not count and tried > MOST_TRIED:
                 raise SpecError(
                     f"two paths of {self.dashes} dashes do not fit a side of {self.side}; use fewer or shorter ones"
                 )
-        pictures, labels = (np.concatenate(part)[:batch] for part in zip(*found, strict=True))
+        pictures, labels = (np.concatenate(part)[:batch] for part in zip(*kept, strict=True))
         return torch.from_numpy(pictures).long().to(device), torch.from_numpy(labels).to(device)
 
     def _pictures(self, draw: Draw, count: int) -> tuple[Any, Any]:
@@ -126,12 +126,12 @@ class Pathfinder(Task):
 
     def _anywhere(self, draw: Draw, points: Any) -> Any:
         """Shifts that put paths anywhere in the picture, if there is room."""
-        found = []
+        shifts = []
         for part in (points.real, points.imag):
             low, high = part.min(-1), part.max(-1)
             room = self.side - 2 * self.radius - (high - low)
-            found.append(self.radius - low + room.clip(0) * draw.uniform(*room.shape).numpy())
-        return found[0] + 1j * found[1]
+            shifts.append(self.radius - low + room.clip(0) * draw.uniform(*room.shape).numpy())
+        return shifts[0] + 1j * shifts[1]
 
     def _as_far(self, draw: Draw, points: Any, rival: Any) -> Any:
         """Shifts that put the beginning of a path as far from the rival's as the ends of one of the two are apart.

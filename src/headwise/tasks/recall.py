@@ -70,10 +70,10 @@ class Recall(Task):
     @property
     def counts(self) -> list[int]:
         """Numbers of pairs that a sequence may have, all equally likely; the largest first."""
-        found = [self.pairs]
-        while found[-1] // 2 >= self.fewest:
-            found.append(found[-1] // 2)
-        return found
+        counts = [self.pairs]
+        while counts[-1] // 2 >= self.fewest:
+            counts.append(counts[-1] // 2)
+        return counts
 
     def draw(self, seed: int, stream: Stream, index: int, batch: int, device: str = "cpu") -> Batch:
         draw = Draw(seed, stream, index, device)
@@ -104,8 +104,8 @@ class Recall(Task):
 
     def build(self, shape: ModelShape, options: ModelOptions) -> nn.Module:
         if options.family != "decoder" or options.vocab < self.vocab:
-            found = f"family={options.family}, vocab={options.vocab}"
-            raise SpecError(f"a model of recall needs family=decoder and vocab={self.vocab}, not {found}")
+            given = f"family={options.family}, vocab={options.vocab}"
+            raise SpecError(f"a model of recall needs family=decoder and vocab={self.vocab}, not {given}")
         return build(shape, options)
 
     def default_options(self) -> ModelOptions:
@@ -113,8 +113,8 @@ class Recall(Task):
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over each sequence's queries; sequences count alike."""
-        found = F.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=UNCOUNTED, reduction="none")
-        return (found.view_as(labels).sum(1) / (labels != UNCOUNTED).sum(1)).mean()
+        losses = F.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=UNCOUNTED, reduction="none")
+        return (losses.view_as(labels).sum(1) / (labels != UNCOUNTED).sum(1)).mean()
 
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
         return _scores(output.argmax(-1), labels)
@@ -154,12 +154,12 @@ def _scores(answers: Tensor, labels: Tensor) -> Scores:
 def _look_up(tokens: list[int]) -> list[int]:
     """At each token the one that followed it when it was first seen; 0 where it is new."""
     followed: dict[int, int] = {}
-    found = []
+    answers = []
     for place, token in enumerate(tokens):
-        found.append(followed.get(token, 0))
+        answers.append(followed.get(token, 0))
         if place + 1 < len(tokens):
             followed.setdefault(token, tokens[place + 1])
-    return found
+    return answers
 
 
 TASK = Recall

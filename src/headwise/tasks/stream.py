@@ -1,6 +1,6 @@
 """Random numbers by address: batch i of a stream of a seed is the same whatever was drawn before.
 
-So arms of a comparison share their data, a resumed run continues exactly, and train, validation and test never
+So variants of a comparison share their data, a resumed run continues exactly, and train, validation and test never
 overlap: each (seed, stream, index) is a key of its own of a counter-based generator (Philox). torch's generator on a
 processor would not do: it keeps only 32 bits of its seed.
 """

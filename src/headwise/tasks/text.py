@@ -1,13 +1,13 @@
-"""Language modelling on any text: predict the next token, or the hidden ones.
+"""Language modelling on any text: predict the next token, or the masked ones.
 
 Tokens are bytes, or byte pairs learned from the training part. `error` is in bits per byte of text, so that it can be
 compared across tokenisers: all nats of the scored tokens over all their bytes, over log 2. With `objective="masked"`
-(15 % of the tokens, of which 80 % are hidden, 10 % replaced by any token and 10 % left, as BERT does) it is bits per
-masked byte, given both sides: another quantity, not to be compared with the first.
+(15 % of the tokens, of which 80 % become the mask token, 10 % any token and 10 % stay, as in BERT) it is masked-LM
+bits per byte, given both sides: another quantity, not to be compared with the first.
 
 Training windows begin anywhere in the training part. Held-out windows tile their part, so that every token but the
-first of a segment is scored once; where a part has more than `HELD_OUT` windows, that many are spread evenly over it.
-Text that occurs twice in a corpus may still stand in two parts: nothing is deduplicated.
+first of a segment is scored once; where a part has more windows than `HELD_OUT_WINDOWS`, that many are spread
+evenly over it. Text that occurs twice in a corpus may be in two parts: nothing is deduplicated.
 """
 
 import math
@@ -29,7 +29,7 @@ from headwise.spec import SpecError
 from headwise.tasks import Batch, DataTask, Scores
 from headwise.tasks.stream import Draw, Stream, sample_numbers
 
-HELD_OUT = 2048  # windows of one part that are scored, at most
+HELD_OUT_WINDOWS = 2048  # windows of one part that are scored, at most
 NOT_SCORED = -100
 CHOSEN, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 NGRAM_TOKENS = 32 << 20  # the n-gram baselines learn from so many tokens at most: more do not fit a small memory
@@ -67,7 +67,7 @@ class Text(DataTask):
 
     @property
     def mask(self) -> int:
-        """The number that stands for a hidden token, after all others."""
+        """The number of the mask token, after all others."""
         return self._own_tokens
 
     @property
@@ -140,7 +140,7 @@ class Text(DataTask):
                 news += [self.context] * whole + [rest] * (rest > 0)
         if not starts:
             raise self._too_short(part)
-        spread = np.linspace(0, len(starts) - 1, min(len(starts), HELD_OUT)).astype(np.int64)
+        spread = np.linspace(0, len(starts) - 1, min(len(starts), HELD_OUT_WINDOWS)).astype(np.int64)
         return np.array(starts)[spread], np.array(news)[spread]
 
     def _too_short(self, part: text.Part) -> SpecError:
@@ -151,7 +151,7 @@ class Text(DataTask):
             f"a context of {self.context} needs {needs}; give more text or a shorter context"
         )
 
-    # ---- hidden tokens
+    # ---- masked tokens
 
     def _conceal(self, windows: Tensor, draw: Draw) -> Batch:
         chosen, fate = draw.uniform(*windows.shape) < CHOSEN, draw.uniform(*windows.shape)
@@ -160,7 +160,7 @@ class Text(DataTask):
         return torch.where(chosen, seen, windows), windows.masked_fill(~chosen, NOT_SCORED)
 
     def _hidden(self, stream: Stream, which: Any, windows: Tensor) -> Batch:
-        """The same tokens of a held-out window are hidden whatever batch it is in."""
+        """The same tokens of a held-out window are masked whatever batch it is in."""
         rows = [self._conceal(window[None], Draw(0, stream, i)) for i, window in zip(which, windows, strict=True)]
         inputs, labels = zip(*rows, strict=True)
         return torch.cat(inputs), torch.cat(labels)
@@ -206,7 +206,7 @@ class Text(DataTask):
         name = "bits_per_byte" if self.objective == "next" else "bits_per_masked_byte"
         return {"error": bits, name: bits, "nats_per_token": nats / tokens, "accuracy": right / tokens}
 
-    # ---- what it takes to be better than
+    # ---- baselines
 
     def trivial_error(self) -> float:
         """The training part's frequency of each token, whatever stands around it."""
@@ -225,7 +225,7 @@ class Text(DataTask):
     def baselines(self) -> dict[str, float]:
         """Kneser-Ney n-grams: of the tokens before, also those before a window's start, which a model does not see.
 
-        For hidden tokens they are of both sides.
+        For masked tokens they use both sides.
         """
         orders = (3, 5) if self.tokenizer == "bytes" else (3,)
         measure = _next_by_ngrams if self.objective == "next" else _masked_by_ngrams
@@ -264,7 +264,7 @@ def _next_by_ngrams(task: Text, order: int) -> float:
 
 
 def _masked_by_ngrams(task: Text, order: int) -> float:
-    """p(token | left) · p(token | right) / p(token), normalised; neighbours count up to the first hidden one.
+    """p(token | left) · p(token | right) / p(token), normalised; neighbours count up to the first masked one.
 
     A token that is shown may be the right one: it is given the half that the 10 % left as they are make of the 20 %.
     """

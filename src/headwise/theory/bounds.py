@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from headwise.spec import SpecError
-from headwise.theory.exact import Parts, Values, least_heads, parts_of, tail_factor, total_parts
+from headwise.theory.exact import SeenTerms, Values, least_heads, parts_of, tail_factor, total_parts
 from headwise.theory.sphere import Array, log_harmonics, sign_spectrum, whole
 
 HYPOTHESES = (
@@ -99,8 +99,8 @@ def _over_cells(dim: int, rank: Any, heads: Any, cell: Callable[[int, int], floa
     dim = whole("dim", dim, 2, _WIDEST)
     ranks, counts = np.broadcast_arrays(np.asarray(rank, dtype=object), np.asarray(heads, dtype=object))
     cells = zip(ranks.flat, counts.flat, strict=True)
-    found = [cell(whole("rank", r, 1, dim), whole("heads", h, 1)) for r, h in cells]
-    return np.array(found, dtype=float).reshape(ranks.shape) if ranks.ndim else found[0]
+    bounds = [cell(whole("rank", r, 1, dim), whole("heads", h, 1)) for r, h in cells]
+    return np.array(bounds, dtype=float).reshape(ranks.shape) if ranks.ndim else bounds[0]
 
 
 def _bound(dim: int, rank: int, heads: int, values: Values, skip: bool) -> float:
@@ -139,7 +139,7 @@ def _capture_in_total(dim: int, rank: int, heads: int, values: Values, skip: boo
     return float(np.sum(_sign_spectrum(dim, first)[:-1] * np.clip(share, 0, 1))) + tail, doubt
 
 
-def _tail(dim: int, rank: int, heads: int, parts: Parts, first: int) -> tuple[float, float]:
+def _tail(dim: int, rank: int, heads: int, parts: SeenTerms, first: int) -> tuple[float, float]:
     """At most what degrees first, first + 2, … add to the capture, and how much less it might be."""
     energy = _sign_spectrum(dim, first)
     rest = max(0.0, 1 - float(np.sum(energy[:-1])))
@@ -154,18 +154,18 @@ def _tail(dim: int, rank: int, heads: int, parts: Parts, first: int) -> tuple[fl
     return min(high, most), min(high, most) - min(low, most)
 
 
-def _seen(dim: int, rank: int, heads: int, parts: Parts, top: int) -> Array:
+def _seen(dim: int, rank: int, heads: int, parts: SeenTerms, top: int) -> Array:
     """At degrees 0 … top: the share of the harmonics that the heads can see, at most 1."""
     return np.exp(np.minimum(0, math.log(heads) + _log_share(dim, rank, parts, top)))
 
 
-def _seen_at(dim: int, rank: int, heads: int, parts: Parts, degree: int) -> float:
+def _seen_at(dim: int, rank: int, heads: int, parts: SeenTerms, degree: int) -> float:
     """The same at one degree, from 2 on."""
     size = float(_ratios(rank, parts, np.array([degree], dtype=float))[0])
     return math.exp(min(0.0, math.log(heads) + float(_log_share(dim, rank, ((0, 1),), degree)[-1]) + math.log(size)))
 
 
-def _most_seen(dim: int, rank: int, heads: int, parts: Parts, degree: int) -> float:
+def _most_seen(dim: int, rank: int, heads: int, parts: SeenTerms, degree: int) -> float:
     """No degree from this one on is seen more than this: with m(l) for m(l-1) and m(l-2), the share falls with l."""
     return _seen_at(dim, rank, heads, tuple((max(shift, 0), weight) for shift, weight in parts), degree)
 
@@ -176,7 +176,7 @@ def _sign_spectrum(dim: int, top: int) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _totals(dim: int, rank: int, first: int) -> tuple[Array, Array, Array, Parts]:
+def _totals(dim: int, rank: int, first: int) -> tuple[Array, Array, Array, SeenTerms]:
     """At odd degrees below `first`, in logs: harmonics, all up to each, what one head reaches; and what comes next."""
     each, total = parts_of("free", dim, rank), total_parts(rank)
     log_count = log_harmonics(dim, first)
@@ -189,14 +189,14 @@ def _totals(dim: int, rank: int, first: int) -> tuple[Array, Array, Array, Parts
 
 
 @lru_cache(maxsize=32)
-def _log_share(dim: int, rank: int, parts: Parts, top: int) -> Array:
+def _log_share(dim: int, rank: int, parts: SeenTerms, top: int) -> Array:
     """log of what one head sees over the harmonics, at degrees 0 … top."""
     degree = np.arange(top + 1, dtype=float)
     log_m = np.concatenate(([0.0], np.cumsum(np.log((degree[:-1] + rank) / (degree[:-1] + 1)))))
     return log_m + np.log(_ratios(rank, parts, degree)) - log_harmonics(dim, top)
 
 
-def _ratios(rank: int, parts: Parts, degree: Array) -> Array:
+def _ratios(rank: int, parts: SeenTerms, degree: Array) -> Array:
     """Σ weight · m(l + shift) / m(l); m is 0 below degree 0."""
     up, down = (degree + rank) / (degree + 1), degree / np.maximum(degree + rank - 1, 1)
     further = np.maximum(degree - 1, 0) / np.maximum(degree + rank - 2, 1)
@@ -207,7 +207,7 @@ def _ratios(rank: int, parts: Parts, degree: Array) -> Array:
 # ---- how many heads ------------------------------------------------------------------------------------------------
 
 
-def heads_needed(dim: int, rank: int, error: Any, *, values: Values = "scalar", skip: bool = False) -> int:
+def certified_heads(dim: int, rank: int, error: Any, *, values: Values = "scalar", skip: bool = False) -> int:
     """The least number of heads that the bound does not exclude: with any fewer, no heads reach this error.
 
     An exact whole number, also where it has thousands of digits. It says nothing about whether that many suffice.
@@ -216,7 +216,7 @@ def heads_needed(dim: int, rank: int, error: Any, *, values: Values = "scalar", 
     dim = whole("dim", dim, 2, _WIDEST)
     rank, allowed = whole("rank", rank, 1, dim), read_error(error)
     one = _bound(dim, rank, 1, values, skip)
-    if rank == dim or one + math.sqrt(dim) / 10**6 < allowed:  # no doubt, so nothing to settle
+    if rank == dim or one + math.sqrt(dim) / 10**6 < allowed:  # clear without exact numbers
         return 1
     if rank == dim - 1:  # two heads see everything, as far as the bound can tell
         return 1 if one <= allowed else 2
@@ -224,7 +224,7 @@ def heads_needed(dim: int, rank: int, error: Any, *, values: Values = "scalar", 
         raise SpecError(f"no number of heads of rank {rank} reaches error 0 in dim {dim}; ask for a larger error")
     least = 0.5 * (1 - float(np.sum(_sign_spectrum(dim, _DEEPEST))))
     if allowed < least:
-        raise SpecError(f"error {error} is too small to be told in dim {dim}; ask for at least {least:.1e}")
+        raise SpecError(f"error {error} is too small to be resolved in dim {dim}; ask for at least {least:.1e}")
     doublings = _least(lambda k: _bound(dim, rank, 2**k, values, skip) > allowed + 1e-12, 0)
     return least_heads(dim, rank, allowed, values, skip, 2 ** max(0, doublings - 1))
 

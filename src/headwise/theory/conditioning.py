@@ -50,7 +50,7 @@ def gaussian_condition(tokens: int, columns: int, seed: int = 0) -> float:
 
 @dataclass(frozen=True)
 class BlockConditions:
-    """Condition numbers of the matrices (a row a token) that one random layer makes of random tokens."""
+    """Condition numbers of the matrices (one row per token) that one random layer makes of random tokens."""
 
     tokens: float  # x itself
     heads: float  # A, the outputs of all heads side by side

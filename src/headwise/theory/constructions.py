@@ -24,8 +24,16 @@ from headwise.models import Encoder
 from headwise.models.blocks import Block
 from headwise.spec import SpecError
 from headwise.theory import needs
-from headwise.theory.needs import BiasedHeads, Construction, FittedHeads, FullRankHead, MajorityVote, RandomHeads, Sizes
-from headwise.theory.random_features import Heads, best_weights, draw_heads, nested_errors
+from headwise.theory.needs import (
+    BiasedHeads,
+    Construction,
+    FittedHeads,
+    FreeSizes,
+    FullRankHead,
+    MajorityVote,
+    RandomHeads,
+)
+from headwise.theory.random_features import HeadDirections, best_weights, draw_heads, nested_errors
 from headwise.theory.sphere import Array, alternating_sign, first_coefficient, whole
 
 _SAMPLES_AT_ONCE = 1024
@@ -33,22 +41,22 @@ _SAMPLES_AT_ONCE = 1024
 
 def construct(spec: dict[str, Any], model: nn.Module, seed: int) -> dict[str, float]:
     """Fill the weights of a model; what is known of the construction comes back."""
-    construction = needs.read(spec)
+    construction = needs.read_construction(spec)
     encoder, sizes = _fitting(construction, model)
     layers = [block.attention for block in cast(list[Block], encoder.blocks)]
     with torch.no_grad():
         return _FILL[type(construction)](construction, sizes, layers, seed)
 
 
-def _fitting(construction: Construction, model: nn.Module) -> tuple[Encoder, Sizes]:
+def _fitting(construction: Construction, model: nn.Module) -> tuple[Encoder, FreeSizes]:
     """The model's encoder, and the sizes it leaves open; refused if the construction needs another."""
     encoder = next((module for module in model.modules() if isinstance(module, Encoder)), None)
     if encoder is None:
         raise SpecError(f"the construction '{construction.name}' fills an encoder, and this model has none")
-    found = construction.sizes(encoder.shape)
-    sizes = Sizes(*(max(size, 1) for size in found))
+    unset = construction.sizes(encoder.shape)
+    sizes = FreeSizes(*(max(size, 1) for size in unset))
     shape, options, _ = construction.needed(sizes)
-    if (str(encoder.shape), encoder.options, found) != (shape, options, sizes):
+    if (str(encoder.shape), encoder.options, unset) != (shape, options, sizes):
         wanted = ", ".join(f"{name}={value!r}" for name, value in options.model_dump(exclude_defaults=True).items())
         others = encoder.options.model_dump()
         wrong = [f"{name}={others[name]!r}" for name, value in options.model_dump().items() if value != others[name]]
@@ -80,7 +88,7 @@ def _columns(rows: int, width: int, start: int = 0) -> Array:
 # ---- one full-rank head --------------------------------------------------------------------------------------------
 
 
-def _full_rank_head(it: FullRankHead, sizes: Sizes, layers: list[Attention], seed: int) -> dict[str, float]:
+def _full_rank_head(it: FullRankHead, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     beta = it.inverse_temperature
     same = np.eye(sizes.dim)[None]
     _set(layers[0], same * (-1 if it.farthest else 1) * (beta or 1.0), same, same, same)
@@ -163,7 +171,7 @@ def _mean(dim: int, function: Callable[[Array], Array], centres: list[float], sc
 # ---- many heads of low rank ----------------------------------------------------------------------------------------
 
 
-def _random_heads(it: RandomHeads, sizes: Sizes, layers: list[Attention], seed: int) -> dict[str, float]:
+def _random_heads(it: RandomHeads, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     heads = draw_heads(sizes.dim, sizes.heads, it.keys, seed)
     same = np.broadcast_to(np.eye(sizes.dim), (sizes.heads, sizes.dim, sizes.dim))
     _set(layers[0], heads.queries[:, None], heads.keys[:, None], same, best_weights(heads)[:, None, None] * same)
@@ -172,11 +180,11 @@ def _random_heads(it: RandomHeads, sizes: Sizes, layers: list[Attention], seed: 
     return {"predicted_error": float(errors[-1])} | some
 
 
-def _fitted_heads(it: FittedHeads, sizes: Sizes, layers: list[Attention], seed: int) -> dict[str, float]:
+def _fitted_heads(it: FittedHeads, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     dim, heads, rank = sizes
     layer, random = layers[0], np.random.default_rng([seed, 2])
     drawn = draw_heads(dim, heads * rank, it.keys, seed)
-    directions = Heads(*(part.reshape(heads, rank, dim) for part in drawn))
+    directions = HeadDirections(*(part.reshape(heads, rank, dim) for part in drawn))
     values = np.broadcast_to(_columns(dim, layer.shape.width), (heads, dim, layer.shape.width))
     begun = values.transpose(0, 2, 1)
     if it.thresholds:  # drawn from what they are compared with: a head's logits between two points
@@ -191,7 +199,7 @@ def _fitted_heads(it: FittedHeads, sizes: Sizes, layers: list[Attention], seed: 
     return {"fitted_error": error}
 
 
-def _with_thresholds(heads: Heads, thresholds: Array, points: int) -> tuple[Array, Array]:
+def _with_thresholds(heads: HeadDirections, thresholds: Array, points: int) -> tuple[Array, Array]:
     """Queries and keys that read tags too, with one rank more: there a query is 1, and the first point -threshold."""
     queries, keys = (np.pad(part, [(0, 0), (0, 1), (0, points)]) for part in heads)
     keys[:, -1, -points] = -thresholds
@@ -219,11 +227,11 @@ def _fit(it: FittedHeads, layer: Attention, dim: int, random: np.random.Generato
     for start in range(0, it.samples, _SAMPLES_AT_ONCE):
         points, query = _points(random, min(_SAMPLES_AT_ONCE, it.samples - start), it.points, dim)
         answers = points[np.arange(len(points)), _wanted(it, points, query)]
-        found = _attended(layer, points, query)  # (samples, H, d)
+        attended = _attended(layer, points, query)  # (samples, H, d)
         if it.values == "scalar":
-            features, wanted = found.transpose(0, 2, 1).reshape(-1, heads), answers.reshape(-1, 1)
+            features, wanted = attended.transpose(0, 2, 1).reshape(-1, heads), answers.reshape(-1, 1)
         else:
-            features, wanted = found.reshape(len(points), -1), answers
+            features, wanted = attended.reshape(len(points), -1), answers
         gram += features.T @ features
         moment += features.T @ wanted
     weights = np.linalg.lstsq(gram, moment, rcond=1e-10)[0].astype(np.float64)
@@ -257,12 +265,12 @@ def _wanted(it: FittedHeads, points: Array, query: Array) -> Any:
 # ---- biased nearest neighbours -------------------------------------------------------------------------------------
 
 
-def _biased_heads(it: BiasedHeads, sizes: Sizes, layers: list[Attention], seed: int) -> dict[str, float]:
+def _biased_heads(it: BiasedHeads, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     dim, heads, _ = sizes
     width = layers[0].shape.width
     thresholds = math.sqrt(2) * np.array(alternating_sign(dim, it.jumps)[1]) + it.bias
     same = np.broadcast_to(np.eye(dim), (heads, dim, dim))
-    queries, keys = _with_thresholds(Heads(same, same), thresholds, it.points)
+    queries, keys = _with_thresholds(HeadDirections(same, same), thresholds, it.points)
     beta = it.inverse_temperature or 1.0
     values = np.broadcast_to(_columns(dim, width), (heads, dim, width))
     signs = (-1.0) ** np.arange(heads)[:, None, None]
@@ -275,7 +283,7 @@ def _biased_heads(it: BiasedHeads, sizes: Sizes, layers: list[Attention], seed: 
 # ---- the majority vote ---------------------------------------------------------------------------------------------
 
 
-def _majority_vote(it: MajorityVote, sizes: Sizes, layers: list[Attention], seed: int) -> dict[str, float]:
+def _majority_vote(it: MajorityVote, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     """Columns: the point, N tags, N - 1 notes, the answer. Votes are tags less their mean, in an orthonormal basis."""
     from scipy.linalg import helmert
 
@@ -302,7 +310,7 @@ def vote_error(dim: int, heads: int) -> float:
     from scipy.special import bdtr
 
     if whole("heads", heads, 1) % 2 == 0:
-        raise SpecError(f"{heads} heads can be of two minds about two points; use {heads + 1}")
+        raise SpecError(f"{heads} heads may tie between two points; use {heads + 1}")
 
     def wrong(t: Array) -> Array:
         return np.asarray(bdtr((heads - 1) // 2, heads, 0.5 + np.arcsin(np.abs(t)) / math.pi))

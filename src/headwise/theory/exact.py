@@ -18,7 +18,8 @@ from typing import Literal
 from headwise.spec import SpecError
 
 Values = Literal["scalar", "free"]
-Parts = tuple[tuple[int, int], ...]  # what one head sees at degree l, as (shift, weight): Σ weight · m(l + shift, r)
+# What one head sees at degree l, as (shift, weight): Σ weight · m(l + shift, r).
+SeenTerms = tuple[tuple[int, int], ...]
 
 _LAST = 2**20  # the highest degree that is looked at
 _MOST_BITS = 2**18
@@ -29,12 +30,12 @@ def invariants(degree: int, rank: int) -> int:
     return math.comb(degree + rank - 1, rank - 1) if degree >= 0 else 0
 
 
-def parts_of(values: Values, dim: int, rank: int) -> Parts:
+def parts_of(values: Values, dim: int, rank: int) -> SeenTerms:
     """What one head sees at a degree: functions of Kᵀu, and with free values two kinds more."""
     return ((0, 1),) if values == "scalar" else ((0, 1), (-1, min(2 * rank, dim - rank)), (-2, 1))
 
 
-def total_parts(rank: int) -> Parts:
+def total_parts(rank: int) -> SeenTerms:
     """With free values, by how much what degrees up to l see of one head can grow from l - 2 to l."""
     return ((2, 1), (1, rank))
 
@@ -78,11 +79,11 @@ def least_heads(dim: int, rank: int, error: Fraction, values: Values, skip: bool
         candidates = {math.ceil((goal - constant) / slope) for constant, slope in lines}
         if len(candidates) != 1:
             bits *= 2
-        elif (found := candidates.pop()) <= heads:
+        elif (candidate := candidates.pop()) <= heads:
             return heads
         else:
-            heads = found
-    raise SpecError(f"the heads of rank {rank} in dim {dim} for error {float(error):g} cannot be told to a whole one")
+            heads = candidate
+    raise SpecError(f"the heads of rank {rank} in dim {dim} for error {float(error):g} cannot be determined exactly")
 
 
 def _lines(dim: int, rank: int, heads: int, values: Values, skip: bool, bits: int) -> list[tuple[Fraction, Fraction]]:
@@ -134,13 +135,13 @@ def _odd_degrees(dim: int, rank: int, bits: int) -> Iterator[tuple[int, int, lis
     raise SpecError(f"heads of rank {rank} in dim {dim} need harmonics above degree {_LAST}; ask for a larger error")
 
 
-def _size(parts: Parts, seen: list[int], at_most: bool = False) -> int:
+def _size(parts: SeenTerms, seen: list[int], at_most: bool = False) -> int:
     """Σ weight · m(l + shift); `at_most` puts m(l) for what is below it, so that the ratio to N falls with l."""
     return sum(weight * seen[2 + (max(shift, 0) if at_most else shift)] for shift, weight in parts)
 
 
 def _tail(
-    dim: int, rank: int, parts: Parts, first: int, seen: list[int], square: tuple[int, int], for_ever: bool
+    dim: int, rank: int, parts: SeenTerms, first: int, seen: list[int], square: tuple[int, int], for_ever: bool
 ) -> tuple[Fraction, Fraction] | None:
     """What degrees first, first + 2, … add to the slope: at least and at most. Other parts may follow, and add less."""
     low = high = Fraction(0)
@@ -154,7 +155,7 @@ def _tail(
 
 
 def _stays_lower(dim: int, rank: int, first: int, total: bool) -> bool:
-    """Whether of the two limits of free heads the one that is lower now, `total` or not, is so for ever.
+    """Whether of the two limits of free heads the one that is lower now, `total` or not, stays the lower one.
 
     The difference of their steps, times a positive factor, is a polynomial of degree four in l: where its forward
     differences share a sign, it keeps that sign.

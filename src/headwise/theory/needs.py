@@ -17,7 +17,7 @@ from headwise.spec import Spec, SpecError
 
 Keys = Literal["independent", "uniform", "equal"]
 Layout = Literal["uniform", "orthogonal", "antipodal"]
-Target = Literal["nearest", "oscillating"]
+SearchTarget = Literal["nearest", "oscillating"]
 
 
 class Needed(NamedTuple):
@@ -28,7 +28,7 @@ class Needed(NamedTuple):
     task: dict[str, Any]
 
 
-class Sizes(NamedTuple):
+class FreeSizes(NamedTuple):
     """What is free in a construction: the points' dimension, the (first layer's) heads, and their rank."""
 
     dim: int
@@ -44,13 +44,13 @@ class Construction(Spec):
     points: int = Field(default=2, gt=1, description="N, in one set")
 
     @abstractmethod
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         """The model and the task, at these sizes."""
 
-    def sizes(self, shape: ModelShape) -> Sizes:
+    def sizes(self, shape: ModelShape) -> FreeSizes:
         """What a model's shape leaves of its width, heads and rank."""
         layer = shape.layers[0]
-        return Sizes(layer.width, layer.heads, layer.qk_rank)
+        return FreeSizes(layer.width, layer.heads, layer.qk_rank)
 
     def _task(self, dim: int, **options: Any) -> dict[str, Any]:
         usual = {"points": self.points, "layout": "orthogonal", "queries": "separate"}
@@ -71,7 +71,7 @@ class FullRankHead(Construction):
         _check_farthest(self.farthest, self.layout)
         return self
 
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         task = self._task(sizes.dim, layout=self.layout, queries="self" if self.farthest else "separate")
         return Needed(_text(sizes.dim, 1, sizes.dim, sizes.dim), _bare(self.inverse_temperature is None), task)
 
@@ -84,7 +84,7 @@ class RandomHeads(Construction):
     keys: Keys = Field(default="uniform", description="how a key lies to its query; uniform: their cosine is")
     points: Literal[2] = Field(default=2, description="N, in one set: the weights are known for two")
 
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         dim, heads, _ = sizes
         return Needed(_text(dim, heads, 1, dim), _bare(), self._task(dim))
 
@@ -97,8 +97,8 @@ class FittedHeads(Construction):
     keys: Keys = Field(default="independent", description="how a key lies to its query; uniform: their cosine is")
     values: Literal["scalar", "free"] = Field(default="scalar", description="multiples of the identity, or any matrix")
     samples: int = Field(default=16384, gt=0, description="that the values are fitted to")
-    thresholds: bool = Field(default=False, description="the first point must win by a margin, a random one a head")
-    target: Target = Field(default="nearest", description="what is asked for")
+    thresholds: bool = Field(default=False, description="the first point must win by a margin, a random one per head")
+    target: SearchTarget = Field(default="nearest", description="what is asked for")
     jumps: int = Field(default=1, gt=0, description="of the oscillating target, odd")
 
     @model_validator(mode="after")
@@ -107,15 +107,15 @@ class FittedHeads(Construction):
             raise SpecError("the oscillating target is between two points, with an odd number of jumps")
         return self
 
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         dim, heads, rank = sizes
         task = self._task(dim, tags=self.thresholds, target=self.target, jumps=self.jumps)
         shape = _text(dim + self._tags, heads, rank + self.thresholds, dim)
         return Needed(shape, _bare(bias="qkv" if self.thresholds else "none"), task)
 
-    def sizes(self, shape: ModelShape) -> Sizes:
+    def sizes(self, shape: ModelShape) -> FreeSizes:
         width, heads, rank = super().sizes(shape)
-        return Sizes(width - self._tags, heads, rank - self.thresholds)
+        return FreeSizes(width - self._tags, heads, rank - self.thresholds)
 
     @property
     def _tags(self) -> int:
@@ -141,16 +141,16 @@ class BiasedHeads(Construction):
             raise SpecError("several jumps are between two points without a bias; leave points and bias out")
         return self
 
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         dim = sizes.dim
         several = {"target": "oscillating", "jumps": self.jumps}
         task = self._task(dim, tags=True, **(several if self.jumps > 1 else {"bias": self.bias}))
         shape = _text(dim + self.points, self.jumps, dim + 1, dim)
         return Needed(shape, _bare(self.inverse_temperature is None, bias="qkv"), task)
 
-    def sizes(self, shape: ModelShape) -> Sizes:
+    def sizes(self, shape: ModelShape) -> FreeSizes:
         width, heads, rank = super().sizes(shape)
-        return Sizes(width - self.points, heads, rank)
+        return FreeSizes(width - self.points, heads, rank)
 
 
 class MajorityVote(Construction):
@@ -170,20 +170,20 @@ class MajorityVote(Construction):
         _check_farthest(self.farthest, self.layout)
         return self
 
-    def needed(self, sizes: Sizes) -> Needed:
+    def needed(self, sizes: FreeSizes) -> Needed:
         dim, heads, _ = sizes
         notes = self.points - 1
         if self.points == 2 and heads % 2 == 0:
-            raise SpecError(f"{heads} heads can be of two minds about two points; use {heads + 1}")
+            raise SpecError(f"{heads} heads may tie between two points; use {heads + 1}")
         columns = {"tags": True, "notes": notes, "answer": "apart"}
         task = self._task(dim, layout=self.layout, queries="self" if self.farthest else "separate", **columns)
         width = 2 * dim + self.points + notes
         shape = ModelShape(width=width, heads=(heads, 1), qk_rank=(1, notes), v_rank=(notes, dim), mlp=0)
         return Needed(str(shape), _bare(residual=True), task)
 
-    def sizes(self, shape: ModelShape) -> Sizes:
+    def sizes(self, shape: ModelShape) -> FreeSizes:
         width, heads, rank = super().sizes(shape)
-        return Sizes((width - 2 * self.points + 1) // 2, heads, rank)
+        return FreeSizes((width - 2 * self.points + 1) // 2, heads, rank)
 
 
 CONSTRUCTIONS: dict[str, type[Construction]] = {
@@ -191,7 +191,7 @@ CONSTRUCTIONS: dict[str, type[Construction]] = {
 }
 
 
-def read(spec: dict[str, Any]) -> Construction:
+def read_construction(spec: dict[str, Any]) -> Construction:
     """A construction as a run's `begin` describes it: its name and its options."""
     options = dict(spec)
     name = str(options.pop("name", ""))
@@ -202,7 +202,7 @@ def read(spec: dict[str, Any]) -> Construction:
 
 def needed(spec: dict[str, Any], dim: int, heads: int = 1, rank: int = 1) -> Needed:
     """The shape, options and task of a construction; `heads` and `rank` where it leaves them open."""
-    return read(spec).needed(Sizes(dim, heads, rank))
+    return read_construction(spec).needed(FreeSizes(dim, heads, rank))
 
 
 def _check_farthest(farthest: bool, layout: Layout) -> None:

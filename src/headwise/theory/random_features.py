@@ -6,8 +6,9 @@ second point to the first and y the query. With weights a the error is 1 - 2 b·
     C_hg = 1/2 + (2/π²) arcsin(q_h·q_g) arcsin(k_h·k_g)        b_h = 1/2 + 1/2 agreement(q_h·k_h)
 
 so that the best error is 1 - bᵀC⁻¹b. One Cholesky factor C = LLᵀ gives it for every number of heads up to H at once:
-with w = L⁻¹b it is 1 - w_1² - … - w_H'². Where C does not fit into memory, conjugate gradients make its blocks anew for
-each product. Single precision does, with sums in double: C's condition number, but for the mean, stays in the hundreds.
+with w = L⁻¹b it is 1 - w_1² - … - w_H'². Where C does not fit into memory, conjugate gradients compute its blocks again
+for each product. Single precision is enough, with sums in double: C's condition number, but for the mean, is in the
+hundreds.
 
     errors = nested_errors(draw_heads(8, 4096, "uniform", seed=0))      # errors[H - 1] is that of the first H heads
 """
@@ -28,14 +29,16 @@ _NODES = 128
 _PATIENCE = 8  # steps
 
 
-class Heads(NamedTuple):
-    """Queries and keys, a row a head; unit vectors unless they are to be as published."""
+class HeadDirections(NamedTuple):
+    """Queries and keys, one row per head; unit vectors unless they are to be as published."""
 
     queries: Array
     keys: Array
 
 
-def draw_heads(dim: int, heads: int, keys: Keys = "independent", seed: int = 0, *, as_published: bool = False) -> Heads:
+def draw_heads(
+    dim: int, heads: int, keys: Keys = "independent", seed: int = 0, *, as_published: bool = False
+) -> HeadDirections:
     """Random heads; the first of many are the same as the few.
 
     Keys are independent of the queries, equal to them, or at an angle whose cosine is uniform in [-1, 1]. The published
@@ -46,13 +49,13 @@ def draw_heads(dim: int, heads: int, keys: Keys = "independent", seed: int = 0, 
     drawn = directions.standard_normal((heads, 2, dim))
     queries, others = np.moveaxis(drawn / np.linalg.norm(drawn, axis=-1, keepdims=True), 1, 0)
     if keys == "equal":
-        return Heads(queries, queries.copy())
+        return HeadDirections(queries, queries.copy())
     if keys == "independent":
-        return Heads(queries, others)
+        return HeadDirections(queries, others)
     cosines = angles.uniform(-1, 1, (heads, 1))
     across = others - np.sum(queries * others, axis=1, keepdims=True) * queries
     made = cosines * queries + np.sqrt(1 - cosines**2) * (across if as_published else _unit(across))
-    return Heads(queries, made)
+    return HeadDirections(queries, made)
 
 
 def agreement(dim: int, cosine: Any) -> Array:
@@ -64,11 +67,11 @@ def agreement(dim: int, cosine: Any) -> Array:
     t = np.clip(np.atleast_1d(np.asarray(cosine, dtype=float)), -1, 1)
     angle = np.arccos(np.abs(t))[:, None]
     if whole("dim", dim, 2) == 2:
-        found = 0.5 - 2 * (angle[:, 0] / math.pi) ** 2
+        size = 0.5 - 2 * (angle[:, 0] / math.pi) ** 2
     else:
         density = (dim - 1) * first_coefficient(dim) / 2
-        found = 4 / math.pi * density * (_unsure(dim, angle) + _certain(dim, angle))
-    return np.reshape(np.sign(t) * found, np.shape(cosine))
+        size = 4 / math.pi * density * (_unsure(dim, angle) + _certain(dim, angle))
+    return np.reshape(np.sign(t) * size, np.shape(cosine))
 
 
 def _unsure(dim: int, angle: Array) -> Array:
@@ -98,12 +101,12 @@ def _gauss() -> tuple[Array, Array]:
 # ---- moments -------------------------------------------------------------------------------------------------------
 
 
-def moments(heads: Heads) -> Array:
+def moments(heads: HeadDirections) -> Array:
     """b: each head's answer times the right one."""
     return 0.5 + 0.5 * agreement(heads.queries.shape[1], np.sum(heads.queries * heads.keys, axis=1))
 
 
-def correlations(heads: Heads) -> Iterator[tuple[slice, slice, Any]]:
+def correlations(heads: HeadDirections) -> Iterator[tuple[slice, slice, Any]]:
     """The lower half of C, block by block, in single precision: rows, columns, and the block between them."""
     count = len(heads.queries)
     single = [part.astype(np.float32) for part in heads]
@@ -118,7 +121,7 @@ def correlations(heads: Heads) -> Iterator[tuple[slice, slice, Any]]:
             yield rows, columns, block
 
 
-def _own(heads: Heads) -> Array:
+def _own(heads: HeadDirections) -> Array:
     """The diagonal of C in double: at 1, arcsin turns a rounding of 1e-7 into one of 1e-4."""
     squares = [np.sum(part**2, axis=1) for part in heads]
     arcs = [np.arcsin(np.where(square > 1 - 1e-12, 1, square)) for square in squares]
@@ -128,7 +131,7 @@ def _own(heads: Heads) -> Array:
 # ---- the best error ------------------------------------------------------------------------------------------------
 
 
-def nested_errors(heads: Heads) -> Array:
+def nested_errors(heads: HeadDirections) -> Array:
     """The best error of the first 1, 2, …, H heads."""
     from scipy.linalg import solve_triangular
 
@@ -137,17 +140,17 @@ def nested_errors(heads: Heads) -> Array:
     return 1 - np.cumsum(np.square(whitened, dtype=np.float64))
 
 
-def best_weights(heads: Heads) -> Array:
+def best_weights(heads: HeadDirections) -> Array:
     """C⁻¹b: the weights of the least error."""
     return _solve(heads, moments(heads))
 
 
-def error_of(weights: Array, heads: Heads) -> float:
+def error_of(weights: Array, heads: HeadDirections) -> float:
     """The error of any weights: 1 - 2 b·a + aᵀCa."""
     return float(1 - 2 * moments(heads) @ weights + weights @ _times(heads, weights))
 
 
-def iterated_error(heads: Heads, tolerance: float = 1e-5) -> tuple[float, int]:
+def iterated_error(heads: HeadDirections, tolerance: float = 1e-5) -> tuple[float, int]:
     """The best error without ever holding C, and the number of products with it; to within about `tolerance`.
 
     Conjugate gradients from zero weights: after each step b·a is what the weights capture, so the error they reach is
@@ -165,7 +168,7 @@ def iterated_error(heads: Heads, tolerance: float = 1e-5) -> tuple[float, int]:
     return 1 - sum(gains[1:]), len(gains) - 1
 
 
-def _factor(heads: Heads) -> Any:
+def _factor(heads: HeadDirections) -> Any:
     """The lower Cholesky factor of C, in C's own memory."""
     from scipy.linalg import cholesky
 
@@ -178,13 +181,13 @@ def _factor(heads: Heads) -> Any:
     return cholesky(gram, lower=True, overwrite_a=True, check_finite=False)
 
 
-def _solve(heads: Heads, right: Array) -> Array:
+def _solve(heads: HeadDirections, right: Array) -> Array:
     from scipy.linalg import cho_solve
 
     return cho_solve((_factor(heads), True), right.astype(np.float32), check_finite=False).astype(np.float64)
 
 
-def _times(heads: Heads, vector: Array) -> Array:
+def _times(heads: HeadDirections, vector: Array) -> Array:
     """C times a vector: each block is made once, used for both of its places, and dropped."""
     product, single = np.zeros_like(vector), vector.astype(np.float32)
     for rows, columns, block in correlations(heads):
@@ -217,7 +220,7 @@ def published_error(dim: int, heads: int, seed: int = 0) -> AsPublished:
     length of a key, so the truth is that of the same keys at unit length.
     """
     short = draw_heads(dim, heads, "uniform", seed, as_published=True)
-    unit = Heads(short.queries, _unit(short.keys))
+    unit = HeadDirections(short.queries, _unit(short.keys))
     rounded = moments(short).astype(np.float16).astype(np.float64)
     weights = _solve(short, rounded)
     reported = float(1 - 2 * rounded @ weights + weights @ _times(short, weights))

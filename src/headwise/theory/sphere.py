@@ -44,7 +44,7 @@ def harmonics(dim: int, degree: int) -> int:
 
 
 def polynomials(dim: int, top: int, t: Any) -> Array:
-    """P_l(t) for l = 0 … top, by the three-term recurrence: one row a degree, |t| <= 1."""
+    """P_l(t) for l = 0 … top, by the three-term recurrence: one row per degree, |t| <= 1."""
     dim, top = whole("dim", dim, 2), whole("degree", top, 0)
     points = np.asarray(t, dtype=float)
     if not np.all(np.abs(points) <= 1):

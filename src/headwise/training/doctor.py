@@ -206,6 +206,6 @@ def doctor(shapes: Sequence[str | AttentionShape] = USUAL_SHAPES) -> Examination
         devices=devices(),
         threads=torch.get_num_threads(),
         precisions=precisions(),
-        training="compiled here" if tiled.works() else "torch's kernels, for no C++ compiler works here",
+        training="compiled here" if tiled.works() else "torch's kernels, because no C++ compiler works here",
         kernels=[kernel_for(layer, device) for layer in layers],
     )

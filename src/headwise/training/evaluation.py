@@ -1,4 +1,4 @@
-"""What a run is judged by: metrics on held-out streams, points of its curve, the time of a forward pass."""
+"""Evaluation of a run: metrics on held-out streams, points of its curve, the time of a forward pass."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""One training loop, a function: `train(run)` gives the run's result.
+"""One training loop, a function: `train_run(run)` gives the run's result.
 
 It never asks which task or study it serves. The same run gives the same numbers when it is interrupted and resumed from
 its checkpoint: batches are drawn by their number, and everything a later step depends on is in the checkpoint.
@@ -16,7 +16,7 @@ from torch import nn
 
 from headwise.cost import training_flops
 from headwise.layers.paths import set_path, shared_weights
-from headwise.tasks import Task, load
+from headwise.tasks import Task, load_task
 from headwise.theory.constructions import construct
 from headwise.training import machine, pretrained
 from headwise.training import resume as checkpoint
@@ -26,7 +26,7 @@ from headwise.training.optim import FlatOptimizer
 from headwise.training.progress import Progress, restore, state
 from headwise.training.run import Recipe, Run, RunResult
 
-DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # this many times the trivial error, for so many steps in a row
+DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # times the no-skill baseline, for so many steps in a row
 REPORT_SECONDS = 0.2
 
 
@@ -45,12 +45,12 @@ def schedule(step: int, steps: int, recipe: Recipe) -> float:
     return 1 - done if recipe.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
-def train(
+def train_run(
     run: Run,
     *,
-    checkpoints: checkpoint.Place | None = None,
+    checkpoints: checkpoint.Location | None = None,
     checkpoint_seconds: float = 20.0,
-    keep_weights: checkpoint.Place | None = None,
+    keep_weights: checkpoint.Location | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:
@@ -69,14 +69,14 @@ def train(
 
 def _train(
     run: Run,
-    checkpoints: checkpoint.Place | None,
+    checkpoints: checkpoint.Location | None,
     checkpoint_seconds: float,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
     on_step: Callable[[int], None],
     should_stop: Callable[[], bool],
 ) -> tuple[nn.Module, RunResult]:
     torch.set_num_threads(run.execution.threads)
-    task = load(run.task)
+    task = load_task(run.task)
     model = build_model(run, task)
     path = checkpoints / f"{run.key}.safetensors" if checkpoints else None
     workers = Workers(run)
@@ -135,7 +135,7 @@ def _begin(
     run: Run,
     task: Task,
     model: nn.Module,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
     workers: Workers,
     pretrain: Callable[[Run], nn.Module],
 ) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _begin(
 
     Kept weights of that very pre-training save its time and change nothing else.
     """
-    if run.begin.get("name") != pretrained.NAME:
+    if run.begin.get("name") != pretrained.PRETRAINED:
         return construct(run.begin, model, run.seed)
     before = pretrained.earlier(run)
     path = keep_weights / f"{before.key}.safetensors" if keep_weights else None
@@ -182,7 +182,8 @@ def _diverged(loss: float, trivial: float, progress: Progress) -> str:
         return f"the loss was {loss} at step {progress.step}"
     progress.bad_steps = progress.bad_steps + 1 if loss > DIVERGED_AT * trivial else 0
     if progress.bad_steps >= DIVERGED_FOR:
-        return f"the loss was over {DIVERGED_AT:g} times the trivial error for {DIVERGED_FOR} steps, to {progress.step}"
+        baseline = f"{DIVERGED_AT:g} times the error of the no-skill baseline"
+        return f"the loss was over {baseline} for {DIVERGED_FOR} steps, up to step {progress.step}"
     return ""
 
 
@@ -193,7 +194,7 @@ def _result(
     model: nn.Module,
     progress: Progress,
     message: str,
-    keep_weights: checkpoint.Place | None,
+    keep_weights: checkpoint.Location | None,
 ) -> RunResult:
     metrics = {} if message else evaluate(task, forward, run, "test", task.samples("test") or TEST_SAMPLES)
     metrics |= progress.known

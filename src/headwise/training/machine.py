@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
     import headwise
     from headwise.layers.cpu.compiled import processor
 
-    found = {
+    facts = {
         "headwise": headwise.__version__,
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -49,8 +49,8 @@ def environment() -> dict[str, str]:
         "cores": str(os.cpu_count()),
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_device_name()
-    return found
+        facts["cuda"] = torch.cuda.get_device_name()
+    return facts
 
 
 def reset_peak_memory(device: str) -> None:

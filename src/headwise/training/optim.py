@@ -69,13 +69,13 @@ class FlatOptimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Everything a later step depends on, as named tensors: the values themselves among it."""
-        found = {f"values.{i}": group.values.data for i, group in enumerate(self.groups)}
+        tensors = {f"values.{i}": group.values.data for i, group in enumerate(self.groups)}
         for i, group in enumerate(self.groups):
             for name, tensor in self.adamw.state.get(group.values, {}).items():
-                found[f"{name}.{i}"] = tensor
+                tensors[f"{name}.{i}"] = tensor
         if self.muon:
-            found["momentum"] = self.muon.momentum
-        return found
+            tensors["momentum"] = self.muon.momentum
+        return tensors
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from `state()`."""

@@ -11,21 +11,21 @@ but for its head. Which trainings a task can begin with, and what its model take
 from typing import Any
 
 from headwise.spec import SpecError
-from headwise.tasks import DataTask, load
+from headwise.tasks import DataTask, load_task
 from headwise.training.run import Run
 
-NAME = "pretrained"
+PRETRAINED = "pretrained"
 _INHERITED = ("shape", "recipe", "seed", "evaluations", "execution")
 _OF_THE_HEAD = ("head", "vocab", "context", "classes", "segments", "pooler")
 
 
 def earlier(run: Run) -> Run:
-    """The training that a run begins with, as a run of its own: the same as if somebody had asked for it alone."""
+    """The training that a run begins with, as a run of its own: the same as if it were asked for alone."""
     given: dict[str, Any] = run.begin.get("run") or {}
     if set(run.begin) != {"name", "run"} or not {"task", "steps"} <= set(given) or given.get("begin"):
         raise SpecError('a pre-training is {"name": "pretrained", "run": {"task": {...}, "steps": ...}}, from nothing')
-    first = load(given["task"])
-    load(run.task).check_pretraining(first)
+    first = load_task(given["task"])
+    load_task(run.task).check_pretraining(first)
     usual = first.default_options()
     own = {name: getattr(run, name) for name in _INHERITED}
     own["options"] = run.options.replace(**{name: getattr(usual, name) for name in _OF_THE_HEAD})

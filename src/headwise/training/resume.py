@@ -28,7 +28,7 @@ Contents = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class DiskError(SpecError):
-    """The disk refused; what was there before is intact."""
+    """A file cannot be read or written; what was there before is intact."""
 
 
 class Url:
@@ -62,7 +62,7 @@ class Url:
 
     def glob(self, pattern: str) -> "list[Url]":
         with self._asked():
-            return [self / found.rpartition("/")[2] for found in self.files.glob(f"{self.path}/{pattern}")]
+            return [self / name.rpartition("/")[2] for name in self.files.glob(f"{self.path}/{pattern}")]
 
     def read_bytes(self) -> bytes:
         with self._asked():
@@ -93,7 +93,7 @@ class Url:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Ask the store itself, not what was heard from it before; each kind of store has errors of its own."""
+        """Ask the store itself, not fsspec's cache of it; each kind of store has errors of its own."""
         try:
             self.files.invalidate_cache()
             yield
@@ -103,18 +103,18 @@ class Url:
             raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
 
 
-Place = Path | Url
+Location = Path | Url
 
 
-def place(text: str | Path) -> Place:
+def place(text: str | Path) -> Location:
     """A folder to keep checkpoints in: a path, or a URL such as s3://bucket/folder."""
-    scheme, found, _ = str(text).partition("://")
-    if not found:
+    scheme, separator, _ = str(text).partition("://")
+    if not separator:
         return Path(text)
     return Path(Url(str(text)).path) if scheme in ("file", "local") else Url(str(text))
 
 
-def write(path: Place, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
+def write(path: Location, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     """Replace `path`, keep its predecessor beside it, and give the digest of the contents."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     digest = _digest(kept, facts)
@@ -130,12 +130,12 @@ def write(path: Place, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str
     except OSError as error:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-        mend = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
-        raise DiskError(f"cannot write {path}: {_reason(error)}; {mend} and run the same command again") from None
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix that"
+        raise DiskError(f"cannot write {path}: {_reason(error)}; {fix} and run the same command again") from None
     return digest
 
 
-def read(path: Place) -> Contents | None:
+def read(path: Location) -> Contents | None:
     """The newest checkpoint that is whole, or None. Damaged ones are renamed, never deleted."""
     for candidate in (path, previous(path)):
         try:
@@ -146,9 +146,9 @@ def read(path: Place) -> Contents | None:
             if isinstance(candidate, Url):  # a store that does not answer now says nothing about what it holds
                 raise DiskError(f"cannot read {candidate}: {_reason(error)}") from None
             data = b""
-        found = _verified(data)
-        if found is not None:
-            return found
+        contents = _verified(data)
+        if contents is not None:
+            return contents
         try:
             _move(candidate, candidate.with_name(candidate.name + ".damaged"))
         except FileNotFoundError:  # another process was quicker
@@ -158,14 +158,14 @@ def read(path: Place) -> Contents | None:
     return None
 
 
-def remove(path: Place) -> None:
-    """Forget a finished run's checkpoints; one that cannot be removed is no reason to lose the run's result."""
+def remove(path: Location) -> None:
+    """Remove a finished run's checkpoints; one that cannot be removed does not lose the run's result."""
     with suppress(OSError):
         for candidate in (path, previous(path), *path.parent.glob(f"{path.name}.*.new")):
             candidate.unlink(missing_ok=True)
 
 
-def previous(path: Place) -> Place:
+def previous(path: Location) -> Location:
     return path.with_name(path.name + ".previous")
 
 
@@ -186,15 +186,15 @@ def _verified(data: bytes) -> Contents | None:
 
 
 def _digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
-    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    hashed = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
 
 
-def _write_through(path: Place, data: bytes) -> None:
+def _write_through(path: Location, data: bytes) -> None:
     """Write a whole file, down to the disk."""
     if isinstance(path, Url):
         return path.write_bytes(data)
@@ -205,13 +205,13 @@ def _write_through(path: Place, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _move(source: Place, target: Place) -> None:
+def _move(source: Location, target: Location) -> None:
     if isinstance(source, Url) and isinstance(target, Url):
         return source.replace(target)
     os.replace(str(source), str(target))
 
 
-def _flush_folder(folder: Place) -> None:
+def _flush_folder(folder: Location) -> None:
     """The rename itself must reach the disk; not every system lets a folder be opened, or flushed."""
     if isinstance(folder, Url):
         return

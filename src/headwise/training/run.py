@@ -150,7 +150,7 @@ def _without_places(task: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run; plain data, so that it can cross processes and enter the store.
+    """The result of a run; plain data, so that it can cross processes and enter the store.
 
     `metrics` are final numbers on the test stream; `curve` and `probes` are rows of (step, name, value).
     """
@@ -174,9 +174,9 @@ class RunResult:
 
     @property
     def validation_error(self) -> float:
-        """What a learning rate is chosen by: endless where a run came to nothing.
+        """What a learning rate is chosen by: infinite where a run diverged or failed.
 
-        A trainer of somebody's own may report one number only, which then has to do.
+        An external trainer may report the final error only, which is then used instead.
         """
         metrics = self.metrics if self.status == "done" else {}
         error = metrics.get("validation_error", metrics.get("error", math.inf))

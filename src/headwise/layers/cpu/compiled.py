@@ -73,20 +73,20 @@ MACROS = {
 }
 
 
-def missing(sizes: Iterable[KernelSize]) -> list[KernelSize]:
+def uncompiled(sizes: Iterable[KernelSize]) -> list[KernelSize]:
     """Those that this machine has not compiled yet."""
     return [size for size in sorted(set(sizes), key=_command) if not _place(_command(size)).exists()]
 
 
 def prepare(sizes: Iterable[KernelSize]) -> None:
-    """Compile them all at once, before workers want them one by one."""
+    """Compile them all at once, before workers need them one by one."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_compile, map(_command, sizes)))
 
 
 @cache
 def library(size: KernelSize) -> Any:
-    """The compiled source; its functions take addresses and numbers, and give nothing."""
+    """The compiled source; its functions take addresses and numbers, and return nothing."""
     return ctypes.CDLL(str(_compiled(size)))
 
 
@@ -157,7 +157,7 @@ def _instructions() -> str:
 
 
 def _compile(command: list[str]) -> None:
-    """Under another name first: several processes may want the same one at the same time."""
+    """Under another name first: several processes may compile the same one at the same time."""
     place = _place(command)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:

@@ -110,9 +110,9 @@ class TiledAttention(torch.autograd.Function):
         by_x = torch.zeros_like(columns) if ctx.needs_input_grad[0] else None
         query, _, key, value, _ = layout.parts(weight, bias)
         given = columns, layout.padded(x), outer, layout.padded(gradient), query, key, value, output, made
-        found = by_x, *layout.parts(by_weight, by_bias), by_output
+        gradients = by_x, *layout.parts(by_weight, by_bias), by_output
         numbers = layout.heads, len(columns), ctx.scale
-        call(library(layout.size).backward, (*given, largest, inverse, *found), *numbers)
+        call(library(layout.size).backward, (*given, largest, inverse, *gradients), *numbers)
         handed_on = sums if ctx.sums is None else [None] * 4
         return None if by_x is None else layout.tokens(by_x, len(x)), *handed_on, None, None, None, None
 
@@ -274,11 +274,11 @@ def works() -> bool:
     x, nothing = x.view(2, 16, 16).requires_grad_(), torch.zeros_like(x[0])
     try:
         tried(size, _TRY)
-        found = TiledAttention.apply(x, weight, nothing[:6], output, nothing[:16], size, 2, 1.0, None)
+        result = TiledAttention.apply(x, weight, nothing[:6], output, nothing[:16], size, 2, 1.0, None)
     except (OSError, subprocess.SubprocessError):
         return False
     queries, keys, values = (x @ weight.mT).mT[..., None].unflatten(1, (3, 2)).unbind(1)
     wanted = F.scaled_dot_product_attention(queries, keys, values, scale=1.0)[..., 0].mT @ output
-    ours, theirs = (torch.autograd.grad(one.square().sum(), x)[0] for one in (found, wanted))
-    pairs = ((found, wanted), (ours, theirs))
+    ours, theirs = (torch.autograd.grad(one.square().sum(), x)[0] for one in (result, wanted))
+    pairs = ((result, wanted), (ours, theirs))
     return all(bool((one - other).abs().max() <= 1e-4 * other.abs().max()) for one, other in pairs)

@@ -1,5 +1,5 @@
 // Attention of every head, from tokens to tokens, forward and backward; tiled.py says why, and compiles this for one size:
-// N tokens a sample, W width, R query/key rank, V value rank, GROUP heads at a time, UNIT columns at a time. With MERGED,
+// N tokens per sample, W width, R query/key rank, V value rank, GROUP heads at a time, UNIT columns at a time. With MERGED,
 // R and V are the width, keys and values are the tokens themselves, and their weights are not used.
 //
 // A unit is some whole samples. What is made of its tokens stands in rows of UNIT columns, a column for each token.
