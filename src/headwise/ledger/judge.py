@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from headwise.ledger.claims import Claim, Comparison
 from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, interval
-from headwise.ledger.study import PRESETS, Study, study_rows
+from headwise.ledger.study import PRESET_ORDER, Study, study_rows
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.store.store import Store
@@ -144,7 +144,7 @@ def _measured(comparison: Comparison, level: float, decides: bool) -> Measured:
 
 def judge_all(study: Study, store: Store) -> list[Judgement]:
     """Every claim of a study, from the largest preset whose every cell has rows; without one, claims stay open."""
-    rows = {preset: study_rows(study, preset, store) for preset in PRESETS if preset in study.presets}
+    rows = {preset: study_rows(study, preset, store) for preset in PRESET_ORDER if preset in study.presets}
     whole = (preset for preset, some in rows.items() if some and _covers(study, preset, some))
     used = next(whole, next((preset for preset, some in rows.items() if some), "laptop"))
     larger = "paper" if used == "laptop" and rows[used] and "paper" in study.presets else "laptop"

@@ -35,7 +35,7 @@ from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.images import CIFAR, IMAGENET, ImagePreset, vit_run
-from headwise.studies._recipes.statistics import HEADS, LARGEST, kappa
+from headwise.studies._recipes.statistics import HEADS_KAPPA, LARGEST, kappa
 from headwise.training.run import Run
 
 REACHED_BY, AS_WELL = 0.6, 1 / 1.1
@@ -74,24 +74,24 @@ PRESETS = {
 
 
 def cells(preset: SpeedPreset) -> list[Cell]:
-    arms = [("heads", depth, heads) for depth, counts in preset.grid.items() for heads in counts]
-    arms += [(kind, *preset.plain) for kind in ("plain", *INTERVENTIONS)]
-    arms.remove(("heads", *preset.plain))
-    found = []
-    for kind, depth, heads in arms:
-        told = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
-        place = {"arm": told, "kind": kind, "depth": depth, "heads": heads}
+    variants = [("heads", depth, heads) for depth, counts in preset.grid.items() for heads in counts]
+    variants += [(kind, *preset.plain) for kind in ("plain", *INTERVENTIONS)]
+    variants.remove(("heads", *preset.plain))
+    cells = []
+    for kind, depth, heads in variants:
+        name = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
+        place = {"arm": name, "kind": kind, "depth": depth, "heads": heads}
         for seed in range(preset.seeds):
             run = _run(preset, kind, depth, heads, seed)
-            found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
-            found.append(Cell({**place, "part": "training"}, run))
-    return found
+            cells.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
+            cells.append(Cell({**place, "part": "training"}, run))
+    return cells
 
 
 def _run(preset: SpeedPreset, kind: str, depth: int, heads: int, seed: int) -> Run:
     run = vit_run(preset, ModelShape(width=preset.width, heads=heads, depth=depth), seed)
     options = run.options.replace(**INTERVENTIONS.get(kind, {}))
-    return run.replace(options=options, evaluations=preset.evaluations, probes=(HEADS,))
+    return run.replace(options=options, evaluations=preset.evaluations, probes=(HEADS_KAPPA,))
 
 
 def steps_to(row: Row, target: float) -> float:
@@ -118,26 +118,32 @@ def target_of(plain: Row) -> float:
 
 def measured_rows(rows: list[Row]) -> list[Row]:
     """A row for each trained run whose seed has a plain arm and whose beginning was probed: its κ and its steps."""
-    begun = {(row.cell["arm"], row.seed): kappa(row, HEADS, most=LARGEST) for row in cell(rows, part="beginning")}
+    begun = {(row.cell["arm"], row.seed): kappa(row, HEADS_KAPPA, most=LARGEST) for row in cell(rows, part="beginning")}
     targets = {row.seed: target_of(row) for row in cell(rows, kind="plain", part="training")}
-    found = []
+    trained = []
     for row in cell(rows, part="training"):
         if (row.cell["arm"], row.seed) in begun and row.seed in targets:
-            told = {BEGINNING: begun[row.cell["arm"], row.seed], TRAINING: kappa(row, HEADS, 0.0, 1.0, LARGEST)}
-            found.append(replace(row, metrics={**told, "steps": steps_to(row, targets[row.seed])}))
-    return found
+            kappas = {
+                BEGINNING: begun[row.cell["arm"], row.seed],
+                TRAINING: kappa(row, HEADS_KAPPA, 0.0, 1.0, LARGEST),
+            }
+            trained.append(replace(row, metrics={**kappas, "steps": steps_to(row, targets[row.seed])}))
+    return trained
 
 
 def faster(rows: list[Row]) -> list[Comparison]:
     """L12: steps grow with κ over all runs, and fall with each intervention that lowers κ."""
     known = measured_rows(rows)
     plain = Variant("plain", cell(known, kind="plain"))
-    found = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
+    comparisons = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
     changed = [Variant(f"{kind} (lowers κ)", cell(known, kind=kind)) for kind in INTERVENTIONS]
     lowered = [variant for variant in changed if _lowers(plain, variant)]
     if not lowered:
-        return [*found, against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0)]
-    return [*found, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
+        return [
+            *comparisons,
+            against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0),
+        ]
+    return [*comparisons, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
 
 
 def _lowers(plain: Variant, changed: Variant) -> bool:
@@ -167,23 +173,23 @@ def as_well(rows: list[Row]) -> list[Comparison]:
     known = measured_rows(rows)
     depths = {row.cell["depth"] for row in cell(known, kind="plain")}
     near = [row for row in known if row.cell["depth"] in depths]
-    found = []
+    comparisons = []
     for metric in (BEGINNING, TRAINING):
         heads = _least([row for row in near if row.cell["kind"] not in INTERVENTIONS], metric)
         other = _least([row for row in near if row.cell["kind"] in INTERVENTIONS], metric)
         if heads and other:
             variant, baseline = (Variant(rows[0].cell["arm"], rows) for rows in (other, heads))
-            found.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
-    return found
+            comparisons.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
+    return comparisons
 
 
 def _least(rows: list[Row], metric: str) -> list[Row]:
     """The rows of the arm where a metric is the least."""
-    return min(_arms(rows), key=lambda found: _typical(found, metric), default=[])
+    return min(_variants(rows), key=lambda seeds: _typical(seeds, metric), default=[])
 
 
-def _arms(rows: list[Row]) -> list[list[Row]]:
-    return [cell(rows, arm=arm) for arm in dict.fromkeys(row.cell["arm"] for row in rows)]
+def _variants(rows: list[Row]) -> list[list[Row]]:
+    return [cell(rows, arm=variant) for variant in dict.fromkeys(row.cell["arm"] for row in rows)]
 
 
 def _typical(rows: list[Row], metric: str) -> float:
@@ -191,18 +197,18 @@ def _typical(rows: list[Row], metric: str) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
 
-    points: list[Point] = []
+    points: list[Mark] = []
     for metric in (BEGINNING, TRAINING):
-        for found in _arms(measured_rows(rows)):
-            place, steps = found[0].cell, [row.metrics["steps"] for row in found]
+        for seeds in _variants(measured_rows(rows)):
+            place, steps = seeds[0].cell, [row.metrics["steps"] for row in seeds]
             series = place["arm"] if place["kind"] in INTERVENTIONS else f"other heads, depth {place['depth']}"
-            points.append(across_seeds(steps, _typical(found, metric), series, metric))
+            points.append(across_seeds(steps, _typical(seeds, metric), series, metric))
     used = PRESETS[preset]
-    told = f"vision transformers of width {used.width}; target: the plain variant's cross-entropy on validation after "
-    told += f"{REACHED_BY:.0%} of {used.steps:,} steps; {used.tuning}"
-    return curves(points, "Conditioning and speed", [told], "κ of the heads' outputs", "steps to target", log_y=False)
+    note = f"vision transformers of width {used.width}; target: the plain variant's cross-entropy on validation after "
+    note += f"{REACHED_BY:.0%} of {used.steps:,} steps; {used.tuning}"
+    return curves(points, "Conditioning and speed", [note], "κ of the heads' outputs", "steps to target", log_y=False)
 
 
 CLAIMS = (

@@ -17,7 +17,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import LONGER, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 
 class DimensionPreset(NeighborPreset):
@@ -30,8 +30,8 @@ class DimensionPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": DimensionPreset.like(SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
-    "laptop": DimensionPreset.like(SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
+    "smoke": DimensionPreset.like(NEIGHBOR_SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
+    "laptop": DimensionPreset.like(NEIGHBOR_SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
     "paper": DimensionPreset.like(LONGER, depth=2, multiplier=8, parts=(1, 2, 4, 8, 16), dims=(16, 64, 128, 256)),
 }
 
@@ -71,11 +71,11 @@ def _growth(rows: list[Row], small: int, large: int) -> Comparison:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
     used = PRESETS[preset]
     parts = [Row(r.cell, r.seed, {"left": r.metrics["error"] / r.metrics["trivial_error"]}, r.key) for r in rows]
-    points: list[Point] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
+    points: list[Mark] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
     left = measured(parts, "dim", "part", metric="left", label="rank {}")
     points += [{**point, "panel": "part of the trivial error"} for point in left]
     notes = [f"{used.points} points, depth {used.depth}, {used.steps:,} steps"]

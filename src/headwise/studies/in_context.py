@@ -73,18 +73,18 @@ def fewer_heads(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
-    points: list[Point] = []
+    points: list[Mark] = []
     used = PRESETS[preset]
     for number in range(used.points):
-        found = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
-        points += [{**point, "x": number} for point in found]
-        best: Point = {"x": number, "y": max(0.0, 1 - number / used.dim), "series": "least squares", "panel": ""}
+        errors = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
+        points += [{**point, "x": number} for point in errors]
+        best: Mark = {"x": number, "y": max(0.0, 1 - number / used.dim), "series": "least squares", "panel": ""}
         points.append({**best, "kind": "theory"})
-    told = f"linear functions of {used.dim} numbers, decoder of width {used.width} and {used.depth} layers; "
-    told += used.tuning
-    return curves(points, "Learning from the prompt", [told], "examples in the prompt", "squared error", log_x=False,
+    note = f"linear functions of {used.dim} numbers, decoder of width {used.width} and {used.depth} layers; "
+    note += used.tuning
+    return curves(points, "Learning from the prompt", [note], "examples in the prompt", "squared error", log_x=False,
                   log_y=False)  # fmt: skip
 
 

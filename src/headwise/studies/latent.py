@@ -67,11 +67,11 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
     parts = sorted({row.cell["compression"] for row in rows})
     if len(parts) < 3:
         return []
-    found = []
+    comparisons = []
     for task in ("text", "recall"):
         first, last = (_a_halving(rows, task, low, high) for low, high in (parts[:2], parts[-2:]))
         ratios = [last[seed] / first[seed] for seed in sorted(first.keys() & last.keys())]
-        found.append(
+        comparisons.append(
             against(
                 "error factor per halving of the latent",
                 f"1/{parts[-2]:g} to 1/{parts[-1]:g} of the width",
@@ -82,21 +82,21 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
                 keys=keys_of(cell(rows, task=task)),
             )
         )
-    return found
+    return comparisons
 
 
 def _a_halving(rows: list[Row], task: str, low: float, high: float) -> dict[int, float]:
     """By seed: the factor on the error that each halving of the latent between two sizes has, on average."""
-    found = worse(rows, task, {"compression": low}, {"compression": high})
-    return {seed: ratio ** (1 / math.log2(high / low)) for seed, ratio in found.items()}
+    factors = worse(rows, task, {"compression": low}, {"compression": high})
+    return {seed: ratio ** (1 / math.log2(high / low)) for seed, ratio in factors.items()}
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
     points = measured(rows, "compression", "task", "task")
-    told = f"nanochat-style decoders with a key/value latent; {PRESETS[preset].tuning}"
-    return curves(points, "What a smaller latent costs", [told], "width over latent", "error (text: bits per byte)")
+    note = f"nanochat-style decoders with a key/value latent; {PRESETS[preset].tuning}"
+    return curves(points, "What a smaller latent costs", [note], "width over latent", "error (text: bits per byte)")
 
 
 CLAIMS = (

@@ -32,10 +32,10 @@ from headwise.ledger.law import (
     LEAST_POINTS,
     SIZE,
     Law,
-    Point,
+    LossPoint,
     features,
     fit,
-    foretold,
+    predicted_losses,
     rank_correlation,
     relative_error,
 )
@@ -141,12 +141,12 @@ def cells(preset: TradePreset) -> list[Cell]:
     ]
 
 
-def points(rows: list[Row]) -> list[Point]:
+def points(rows: list[Row]) -> list[LossPoint]:
     """What the law is fitted to: the mean of the seeds of each shape and number of steps."""
     errors: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         errors.setdefault((row.cell["shape"], row.cell["steps"]), []).append(row.metrics["error"])
-    return [Point(ModelShape.parse(at), steps, mean(found)) for (at, steps), found in sorted(errors.items())]
+    return [LossPoint(ModelShape.parse(at), steps, mean(losses)) for (at, steps), losses in sorted(errors.items())]
 
 
 def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
@@ -155,13 +155,13 @@ def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
     return next((fit(some) for some in known if len(some) >= LEAST_POINTS), None)
 
 
-def halved(known: list[Point], seed: int) -> list[tuple[list[Point], list[Point]]]:
+def halved(known: list[LossPoint], seed: int) -> list[tuple[list[LossPoint], list[LossPoint]]]:
     """Which points are known, and which are to be predicted: a split, both ways."""
     chance = random.Random(seed)
     order = sorted(
         known, key=lambda point: [features(point.shape, point.steps)[name] for name in ("steps", "parameters")]
     )
-    halves: tuple[list[Point], list[Point]] = ([], [])
+    halves: tuple[list[LossPoint], list[LossPoint]] = ([], [])
     for pair in zip(order[::2], order[1::2], strict=False):
         for half, point in zip(halves, chance.sample(pair, 2), strict=True):
             half.append(point)
@@ -169,13 +169,13 @@ def halved(known: list[Point], seed: int) -> list[tuple[list[Point], list[Point]
     return [halves, (halves[1], halves[0])]
 
 
-def out_of_half(known: list[Point], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
+def out_of_half(known: list[LossPoint], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
     """Measured losses, and those that the law of the other half predicts."""
     measured: list[float] = []
     predicted: list[float] = []
     for half, other in halved(known, seed):
         measured += [point.loss for point in other]
-        predicted += foretold(fit(half, names), other)
+        predicted += predicted_losses(fit(half, names), other)
     return measured, predicted
 
 
@@ -232,14 +232,14 @@ def carried_on(line: list[tuple[float, float]]) -> float:
 
 def trade(rows: list[Row]) -> list[tuple[float, float]]:
     """Of each rung that has both: log parameters of the base's body, and log loss of base over thin, mean of seeds."""
-    found = []
+    line = []
     for width in sorted({row.cell["width"] for row in rows}):
         base, thin = cell(rows, width=width, kind="base"), cell(rows, width=width, kind="thin")
         if base and thin:
             size = parameters(ModelShape.parse(base[0].cell["shape"]), ModelOptions())["body"]
             logs = [mean(math.log(row.metrics["error"]) for row in kind) for kind in (base, thin)]
-            found.append((math.log(size), logs[0] - logs[1]))
-    return found
+            line.append((math.log(size), logs[0] - logs[1]))
+    return line
 
 
 def price_of_one_pair() -> tuple[float, float]:
@@ -252,8 +252,7 @@ def price_of_one_pair() -> tuple[float, float]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point as Mark
-    from headwise.charts.curves import across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
 
     known, marks = points(rows), list[Mark]()
     ladder = PRESETS[preset].ladder
@@ -272,16 +271,16 @@ def chart(rows: list[Row], preset: str) -> Any:
             marks.append({**here, "x": guess, "y": loss, "kind": "scattered"})
         for end in (min(point.loss for point in known), max(point.loss for point in known)):
             marks.append({**here, "x": end, "y": end, "kind": "theory"})
-    told = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the law of all "
-    told += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
-    return curves(marks, "The trade of depth for heads, foretold", [told], "", "bits per byte")
+    note = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the law of all "
+    note += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
+    return curves(marks, "The trade of depth for heads, foretold", [note], "", "bits per byte")
 
 
 def _by_shape(rows: list[Row]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row.cell["shape"], []).append(row.metrics["error"])
-    return found
+        losses.setdefault(row.cell["shape"], []).append(row.metrics["error"])
+    return losses
 
 
 CLAIMS = (

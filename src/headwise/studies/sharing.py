@@ -70,8 +70,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
     points = measured(rows, "heads a key", "task", "task")
-    told = f"nanochat-style decoders; {PRESETS[preset].tuning}"
-    return curves(points, "What sharing keys and values costs", [told], "query heads per key/value head",
+    note = f"nanochat-style decoders; {PRESETS[preset].tuning}"
+    return curves(points, "What sharing keys and values costs", [note], "query heads per key/value head",
                   "error (text: bits per byte)")  # fmt: skip
 
 

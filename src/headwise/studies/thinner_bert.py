@@ -109,12 +109,12 @@ def cells(preset: ThinnerBertPreset) -> list[Cell]:
         ("usual", preset.usual, preset.masked_steps),
         ("deep", preset.deep, preset.deep_steps),
     ):
-        for arm, shape in shapes.items():
-            for seed in range(preset.judged_seeds if arm in ("base", "thin") else preset.seeds):
+        for variant, shape in shapes.items():
+            for seed in range(preset.judged_seeds if variant in ("base", "thin") else preset.seeds):
                 masked = masked_run(preset, shape, steps, seed)
-                cells.append(Cell({"model": model, "arm": arm, "task": MASKED}, masked))
-                if arm in preset.tuned and model == "usual" and seed < preset.seeds:
-                    cells.append(Cell({"model": model, "arm": arm, "task": TUNED}, tuned_run(preset, masked)))
+                cells.append(Cell({"model": model, "arm": variant, "task": MASKED}, masked))
+                if variant in preset.tuned and model == "usual" and seed < preset.seeds:
+                    cells.append(Cell({"model": model, "arm": variant, "task": TUNED}, tuned_run(preset, masked)))
     return cells
 
 
@@ -148,7 +148,7 @@ def _options(preset: ThinnerBertPreset, **changes: Any) -> ModelOptions:
 
 def keeps(rows: list[Row], model: str) -> list[Comparison]:
     """L7 and L11: a base that has learned something, a thin model that is as good, and what it saves."""
-    base, thin = (Variant(arm, cell(rows, model=model, arm=arm, task=MASKED)) for arm in ("base", "thin"))
+    base, thin = (Variant(name, cell(rows, model=model, arm=name, task=MASKED)) for name in ("base", "thin"))
     if not base.rows or not thin.rows:
         return []
     return [
@@ -162,10 +162,10 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import by_parameters, curves
 
     used = PRESETS[preset]
-    told = f"width and heads of the base {used.usual['base']}, of the deep one {used.deep['base']}; "
-    notes = [told + used.tuning]
-    tuned = {arm: [row.metrics["error"] for row in cell(rows, task=TUNED, arm=arm)] for arm in used.tuned}
-    errors = ", ".join(f"{arm} {mean(found):.3f}" for arm, found in tuned.items() if found)
+    sizes = f"width and heads of the base {used.usual['base']}, of the deep one {used.deep['base']}; "
+    notes = [sizes + used.tuning]
+    tuned = {variant: [row.metrics["error"] for row in cell(rows, task=TUNED, arm=variant)] for variant in used.tuned}
+    errors = ", ".join(f"{variant} {mean(values):.3f}" for variant, values in tuned.items() if values)
     notes.append(f"not drawn: errors on SST-2 after fine-tuning, {errors}")
     masked = cell(rows, task=MASKED)
     named = [replace(row, cell={**row.cell, "task": f"pre-training, {row.cell['model']} depth"}) for row in masked]

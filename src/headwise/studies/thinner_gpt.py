@@ -20,7 +20,7 @@ from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, par
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.text import THINNER, ThinnerTextPreset, text_options, text_run
-from headwise.studies._recipes.thinner import MARGIN, named, variants
+from headwise.studies._recipes.thinner import MARGIN, variant_label, variants
 
 SAVED = 0.25
 PRESETS = THINNER
@@ -28,7 +28,7 @@ PRESETS = THINNER
 
 def cells(preset: ThinnerTextPreset) -> list[Cell]:
     return [
-        Cell({"arm": named(kind, shape), "kind": kind}, text_run(preset, shape, seed))
+        Cell({"arm": variant_label(kind, shape), "kind": kind}, text_run(preset, shape, seed))
         for kind, shape in variants(preset, text_options())
         for seed in range(preset.seeds)
     ]
@@ -47,9 +47,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used.width} on text, {used.steps:,} steps of {used.batch} × {used.context} "
-    told += f"bytes; {used.tuning}"
-    return frontier(rows, "arm", "Fewer layers, more heads", [told], "bits per byte")
+    note = f"decoder of width {used.width} on text, {used.steps:,} steps of {used.batch} × {used.context} "
+    note += f"bytes; {used.tuning}"
+    return frontier(rows, "arm", "Fewer layers, more heads", [note], "bits per byte")
 
 
 CLAIMS = (

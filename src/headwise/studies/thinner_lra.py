@@ -104,9 +104,9 @@ PRESETS = {
 
 def cells(preset: ThinnerLongPreset) -> list[Cell]:
     return [
-        Cell({"task": name, "arm": arm}, _run(used, shape, seed))
+        Cell({"task": name, "arm": variant}, _run(used, shape, seed))
         for name, used in preset.tasks.items()
-        for arm, shape in preset.arms.items()
+        for variant, shape in preset.arms.items()
         for seed in range(preset.seeds)
     ]
 
@@ -125,23 +125,23 @@ def _run(used: LongTask, shape: str, seed: int) -> Run:
     )
 
 
-def keeps_accuracy(rows: list[Row]) -> list[Comparison]:
+def keeps_on_long_range(rows: list[Row]) -> list[Comparison]:
     """L8: on every task the base has learned something, and the thin model makes no more errors."""
-    found = []
+    comparisons = []
     for task in dict.fromkeys(row.cell["task"] for row in rows):
-        base, thin = (Variant(arm, cell(rows, task=task, arm=arm)) for arm in ("base", "thin"))
-        found += [
+        base, thin = (Variant(name, cell(rows, task=task, arm=name)) for name in ("base", "thin"))
+        comparisons += [
             beats_no_skill(base, at_most=1 / LEARNED, where=task),
             paired(thin, base, at_most=1 + MARGIN, where=task),
         ]
-    return found
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import by_parameters, curves
 
-    told = ", ".join(f"{arm} {shape}" for arm, shape in PRESETS[preset].arms.items())
-    notes = [told, PRESETS[preset].tuning]
+    shapes = ", ".join(f"{variant} {shape}" for variant, shape in PRESETS[preset].arms.items())
+    notes = [shapes, PRESETS[preset].tuning]
     title = "Fewer layers, more heads on long sequences"
     return curves(by_parameters(rows), title, notes, "parameters", "error", log_x=False)
 
@@ -149,7 +149,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 CLAIMS = (
     Claim(
         "L8", "On Long-Range Arena (on a laptop: ListOps) fewer layers with more heads keep the accuracy",
-        "L, experiments", "thinner-lra", keeps_accuracy,
+        "L, experiments", "thinner-lra", keeps_on_long_range,
         caveat="so do fewer layers without the extra heads, so the heads are not shown to be the reason",
     ),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def as_large(base: ModelShape, depth: int, options: ModelOptions) -> ModelShape:
     return shaped(1 + round((wanted - one) / (two - one)))
 
 
-def named(kind: str, shape: ModelShape) -> str:
+def variant_label(kind: str, shape: ModelShape) -> str:
     """What the grid calls a variant: part of stored and pinned places, so its wording stays."""
     layer = shape.layers[0]
     return f"{kind}: {shape.depth} × {layer.heads} heads of {layer.qk_rank}"
