@@ -2,8 +2,8 @@
 
     loss = floor + exp(b₀ + Σ bᵢ · log featureᵢ)
 
-One point per shape and number of steps, the mean of its seeds: seeds differ by little beside what the law leaves
-unsaid of a shape, and counting them as points would make its intervals too narrow. Size (parameters and steps) is
+One point per shape and number of steps, the mean of its seeds: seeds differ by little compared with the law's
+error for a shape, and counting them as points would make its intervals too narrow. Size (parameters and steps) is
 fitted freely, the rest is shrunk (ridge): a dozen shapes do not tell parameters from depth cleanly, so the law departs
 from one of size only as far as the points ask for. Penalty and floor are those that predict each point best from the
 others. Intervals are for a new point: t, with its leverage. They know the scatter of the points, not how uncertain the
@@ -122,7 +122,7 @@ class Law:
 
 
 def fit(points: Iterable[LossPoint], names: Sequence[str] = FEATURES) -> Law:
-    """The law of some points: floor and penalty by leave-one-out, slopes by least squares."""
+    """The scaling law fitted to some points: floor and penalty by leave-one-out, slopes by least squares."""
     known = tuple(points)
     logs = np.array([_logs(names, point.shape, point.steps) for point in known])
     losses = np.array([point.loss for point in known])
@@ -196,12 +196,12 @@ def predicted_losses(law: Law, points: Iterable[LossPoint]) -> list[float]:
 
 
 def relative_error(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Root mean square of the logarithms' differences."""
+    """Root mean square of the differences of the logarithms."""
     return float(np.sqrt(np.square(np.log(measured) - np.log(predicted)).mean()))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's; what is equal shares its ranks."""
+    """Spearman's; ties share their ranks."""
     ranks = []
     for values in (np.asarray(first), np.asarray(second)):
         ranks.append((values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) - 1) / 2)

@@ -3,10 +3,10 @@
 Source: the note on what the rank paper means for nanochat, point 2.
 Claims: N2.
 Task: the next byte of text, by a nanochat-style decoder.
-Grid: arms of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it; or
-one is raised by half at the cost of the other. Each variant has its own learning rate, chosen on validation with a seed
-that is not judged.
-Power: with three seeds a pair of arms was separated from a ratio of about 1.05 on, so six are run.
+Grid: variants of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it;
+or one is raised by half at the cost of the other. Each variant has its own learning rate, chosen on validation with a
+seed that is not judged.
+Power: with three seeds two variants were told apart from a ratio of about 1.05 on, so six are run.
 Command: headwise study run asymmetric --preset laptop (about 10 minutes on two cores)
 """
 

@@ -4,23 +4,24 @@ Source: the open questions of Saratchandran, Teney, Lucey, "Leaner Transformers:
 2505.20802), and its reviewers'.
 Claims: L12, L13.
 Task: classes of images by a vision transformer. κ is that of the heads' outputs side by side, the geometric mean over
-layers: at the beginning (a run of no steps with the same weights), and over all evaluations of training; above
-2²³, where float32 cannot tell it from infinite, it counts as that.
+layers: at initialisation (a run of no steps with the same weights), and over all evaluations of training; values above
+2²³, which float32 cannot tell from infinity, count as 2²³.
 Grid: heads × depth at a fixed width; and at one shape, the plain one, three interventions that leave it as it is: a
 norm of queries and keys, orthogonal matrices of attention at the beginning (the drawn ones with equal singular values),
-and tokens whitened before the first block (κ of the tokens is 1, the class token as long as the others). Each arm has
-its own learning rate, chosen on validation with a seed that is not judged.
+and tokens whitened before the first block (κ of the tokens is 1, the class token as long as the others). Each variant
+has its own learning rate, chosen on validation with a seed that is not judged.
 Steps to target: when validation's cross-entropy first falls, on straight lines between evaluations, to what the plain
-arm of the same seed has after 60 % of its steps. A run that never does counts with all its steps.
+variant of the same seed has after 60 % of its steps. A run that never does counts with all its steps.
 Claims: L12 has two parts, and needs both. Over a seed's runs the logarithm of the steps is regressed on log κ, log
 heads and log depth; the factor in steps that doubling κ makes is above 1, with κ at the beginning and with κ in
 training. And each intervention that lowers κ in training (in every seed) lowers the steps to target. L13: the least κ
-of an intervention is no more than 10 % above the least κ of any number of heads at the plain arm's depth, at the
+of an intervention is no more than 10 % above the least κ of any number of heads at the plain variant's depth, at the
 beginning and in training.
-Power: in pilots (75 steps, seeds 100 to 102) the ratio of steps to target of two arms differed between seeds by 14 %,
-so that five seeds, at the level of five comparisons, see a factor of 1.33; that of two κ in training, by 3 to 19 %.
-Limits: whitening takes from the tokens what their singular values told, beside their κ; the other two interventions do
-not, but lower κ by less.
+Power: in pilots (75 steps, seeds 100 to 102) the ratio of steps to target of two variants differed between seeds by
+14 %, so that five seeds, at the level of five comparisons, see a factor of 1.33; that of two κ in training, by 3 to
+19 %.
+Limits: whitening also removes the information in the tokens' singular values; the other two interventions do not, but
+lower κ by less.
 Command: headwise study run conditioning-and-speed --preset laptop --data images=PLACE (about 5 minutes on two cores)
 """
 
@@ -79,7 +80,9 @@ def cells(preset: SpeedPreset) -> list[Cell]:
     variants.remove(("heads", *preset.plain))
     cells = []
     for kind, depth, heads in variants:
-        name = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
+        name = f"{depth} layer{'s' * (depth > 1)}, {heads} head{'s' * (heads > 1)}" + (
+            f", {kind}" if kind in INTERVENTIONS else ""
+        )
         place = {"arm": name, "kind": kind, "depth": depth, "heads": heads}
         for seed in range(preset.seeds):
             run = _run(preset, kind, depth, heads, seed)
@@ -110,14 +113,14 @@ def _curve(row: Row) -> list[tuple[int, float]]:
 
 
 def target_of(plain: Row) -> float:
-    """Cross-entropy of the plain arm after 60 % of its steps, at the nearest evaluation."""
+    """Cross-entropy of the plain variant after 60 % of its steps, at the nearest evaluation."""
     curve = _curve(plain)
     wanted = REACHED_BY * curve[-1][0]
     return min(curve, key=lambda point: abs(point[0] - wanted))[1]
 
 
 def measured_rows(rows: list[Row]) -> list[Row]:
-    """A row for each trained run whose seed has a plain arm and whose beginning was probed: its κ and its steps."""
+    """A row for each trained run whose seed has a plain variant and whose beginning was probed: its κ and its steps."""
     begun = {(row.cell["arm"], row.seed): kappa(row, HEADS_KAPPA, most=LARGEST) for row in cell(rows, part="beginning")}
     targets = {row.seed: target_of(row) for row in cell(rows, kind="plain", part="training")}
     trained = []
@@ -152,7 +155,7 @@ def _lowers(plain: Variant, changed: Variant) -> bool:
 
 
 def _per_doubling(rows: list[Row], metric: str) -> Comparison:
-    """The factor in steps to target for twice the κ at equal heads and depth: one regression a seed."""
+    """The factor in steps to target for twice the κ at equal heads and depth: one regression per seed."""
     import numpy as np
 
     factors: list[float] = []
@@ -184,7 +187,7 @@ def as_well(rows: list[Row]) -> list[Comparison]:
 
 
 def _least(rows: list[Row], metric: str) -> list[Row]:
-    """The rows of the arm where a metric is the least."""
+    """The rows of the variant where a metric is the least."""
     return min(_variants(rows), key=lambda seeds: _typical(seeds, metric), default=[])
 
 

@@ -104,8 +104,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     used = PRESETS[preset]
     points = measured(rows, "points", "rank", "asks", label="rank {}")
     for row in {(row.cell["asks"], row.cell["points"]): row for row in rows}.values():
-        trivial: Mark = {"x": row.cell["points"], "y": row.metrics["trivial_error"], "kind": "theory"}
-        points.append({**trivial, "series": "trivial, no search", "panel": row.cell["asks"]})
+        baseline: Mark = {"x": row.cell["points"], "y": row.metrics["trivial_error"], "kind": "theory"}
+        points.append({**baseline, "series": "a constant predictor (no-skill baseline)", "panel": row.cell["asks"]})
     for value in published_values("context_length") if preset == "paper" else []:
         said: Mark = {"x": value["points"], "y": value["error"], "kind": "published"}
         points.append({**said, "series": f"rank {value['rank']:g}", "panel": ALL})

@@ -2,7 +2,8 @@
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), appendix.
 Claims: Q12. The gap is the difference of errors, as the paper plots them, at half and at full rank. Half the rank is
-half in every dimension, and the trivial error grows with d as well, so the chart also has errors as parts of it.
+half in every dimension, and the error of a constant predictor grows with d too, so the chart also has errors as parts
+of it.
 Task: as rank-cliff, in d dimensions; two layers, on the laptop one, because in its few steps two collapse in 32.
 Grid: dimension × rank, with the same MLP in every dimension, as published. Published learning rate, but on the laptop
 rank-cliff's, which three of the cells are.
@@ -77,7 +78,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     parts = [Row(r.cell, r.seed, {"left": r.metrics["error"] / r.metrics["trivial_error"]}, r.key) for r in rows]
     points: list[Mark] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
     left = measured(parts, "dim", "part", metric="left", label="rank {}")
-    points += [{**point, "panel": "part of the trivial error"} for point in left]
+    points += [{**point, "panel": "relative to a constant predictor"} for point in left]
     notes = [f"{used.points} points, depth {used.depth}, {used.steps:,} steps"]
     return curves(points, "More dimensions", notes, "dimension", "test error (squared distance)")
 

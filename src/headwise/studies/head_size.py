@@ -3,11 +3,11 @@
 Source: the note on what the rank paper means for nanochat, points 2 and 5.
 Claims: N1, N5.
 Task: the next byte of text, by a nanochat-style decoder (rotary positions, normalised queries and keys, squared ReLU).
-Grid: heads × rank = width, every number of heads. Parameters, FLOPs and cache bytes are then equal, so that what is
-left to differ is the loss and the time. Each arm has its own learning rate, chosen on validation with a seed that is
-not judged. "Keeps" is tested as equivalence: at most 1 % more bits a byte than with heads of half the size.
-Power: in pilots (4 and 8 heads, seeds 100 to 102) the ratio of two arms differed between seeds by 1.2 %, so that three
-seeds see a ratio of 1.03; the pilots' own was 1.075.
+Grid: heads × rank = width, every number of heads. Parameters, FLOPs and KV cache bytes are then equal, so that only
+loss and time differ. Each variant has its own learning rate, chosen on validation with a seed that is not judged.
+"Keeps" is tested as equivalence: at most 1 % more bits per byte than with heads of half the size.
+Power: in pilots (4 and 8 heads, seeds 100 to 102) the ratio of two variants differed between seeds by 1.2 %, so that
+three seeds see a ratio of 1.03; the pilots' own was 1.075.
 Command: headwise study run head-size --preset laptop (about 8 minutes on two cores)
 """
 

@@ -4,11 +4,11 @@ Source: the note on what the rank paper means for nanochat, point 3.
 Claims: N3.
 Tasks: the next byte of text, and multi-query associative recall, both by a nanochat-style decoder with MLA.
 Grid: the latent's width as a part of the model's, 1/1.5 to 1/16; a rotated part of each head stays outside of it, as in
-DeepSeek's layer, so that position is never compressed. Each arm has its own learning rate, chosen on validation with a
-seed that is not judged. Recall errors under 0.01 count as 0.01.
-"Disproportionately": a halving of the latent multiplies the error by more at the end of the grid than at its beginning.
-Power: on text as in head-size, a ratio of 1.03 between two arms, so of 1.02 a halving; recall was not piloted with a
-latent.
+DeepSeek's layer, so that position is never compressed. Each variant has its own learning rate, chosen on validation
+with a seed that is not judged. Recall errors under 0.01 count as 0.01.
+"Disproportionately": halving the latent multiplies the error by more at the small end of the grid than at the large.
+Power: on text as in head-size, a ratio of 1.03 between two variants, so of 1.02 per halving; recall was not piloted
+with a latent.
 Command: headwise study run latent --preset laptop (about 9 minutes on two cores)
 """
 
@@ -24,7 +24,7 @@ from headwise.studies._recipes.text import LOOK_UP, LookUpPreset, RecallTraining
 
 
 class LatentPreset(LookUpPreset):
-    """The model's width over the latent's."""
+    """Compression: the model's width over the latent's."""
 
     parts: tuple[float, ...]
 

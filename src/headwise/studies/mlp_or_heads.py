@@ -6,9 +6,9 @@ Task: classes of images by a vision transformer, as in thinner-vit.
 Grid: a small base with an MLP of twice the width; the same with the MLP quadrupled (eight times the width) and, for as
 many parameters, with the heads quadrupled at their size (heads × size > width); and between these two the MLPs of four
 and six times the width, with the heads that are left, all of equal parameters and depth. It is the heads' total size
-that pays for the MLP, since another depth would bring in a third effect. One arm doubles the heads within the width,
-as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate, chosen on
-validation with a seed that is not judged.
+that pays for the MLP, since another depth would bring in a third effect. One variant doubles the heads within the
+width, as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate,
+chosen on validation with a seed that is not judged.
 The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
 Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.
 Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (about 5 minutes on two cores)
@@ -57,7 +57,7 @@ def cells(preset: MlpPreset) -> list[Cell]:
     cells = []
     for kind, ratio, shape in mlp_variants(preset):
         layer = shape.layers[0]
-        name = f"{kind}: MLP {ratio} × width, {layer.heads} heads of {layer.qk_rank}"
+        name = f"{kind} (MLP {ratio} × width, {layer.heads} heads, head dim {layer.qk_rank})"
         place = {"arm": name, "kind": kind, "ratio": ratio}
         cells += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset.seeds)]
     return cells

@@ -1,21 +1,23 @@
-"""Predict the trade: can heads against depth be foretold before training, and does it persist toward 1 B parameters?
+"""Predict the trade: can depth for heads be predicted before training, and does it persist to 1 B parameters?
 
 Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), open questions.
 Claims: L14, L15.
 Task: the next byte of text, by a nanochat-style decoder.
 Grid: a ladder of widths, on each rung a base and a thin shape (a third of the layers goes, heads double in the same
-width); shapes around one rung that move depth, heads, rank and MLP apart; some of them for fewer steps; and the arms of
-thinner-gpt, whose runs are shared. Each has its own learning rate, chosen on validation with a seed that is not judged.
-L14: shapes are paired by steps and parameters, and of each pair one goes to either half, by chance and anew for each
-seed, so that the interval is over seeds and over which shapes were known; each half is predicted by the law (law.py) of
-the other. It holds if the rank correlation lies above 0.7, and if the law errs less than one that sees parameters and
-steps alone: else it was size that was foretold, and not the trade.
-L15: log bits a byte of the base over those of the thin shape, a straight line in log parameters, read at 1 B parameters
-and above 1/1.01 as in thinner-gpt. The interval is over rungs (their jackknife), since it is what a rung has of its own
-that bends a line; it does not know whether the line goes on.
-Power: with the noise of thinner-gpt's pilots (0.4 %) in invented worlds, L14 held in 4 of 4 where shape counts and each
-had 0.5 % of its own that no law knows, in 2 of 4 with 1 %, and in none where size alone counts. L15 sees 5 % at best,
-and some 25 % where each rung has 1 % of its own: large effects only, so its verdict says what more would cost.
+width); shapes around one rung that move depth, heads, rank and MLP apart; some of them for fewer steps; and the
+variants of thinner-gpt, whose runs are shared. Each has its own learning rate, chosen on validation with a seed that is
+not judged.
+L14: shapes are paired by steps and parameters, and the two of each pair are assigned to different halves at random,
+anew for each seed, so that the interval is over seeds and over which shapes were known; each half is predicted by the
+scaling law (ledger/law.py) fitted to the other. It holds if the rank correlation lies above 0.7, and if the law errs
+less than one that sees parameters and steps alone: else size was predicted, and not the trade.
+L15: log bits per byte of the base minus those of the thin shape, a straight line in log parameters, extrapolated to 1 B
+parameters and above 1/1.01 as in thinner-gpt. The interval is over rungs (their jackknife), since what bends the
+line is the part of the loss that is specific to a rung; it does not know whether the line goes on.
+Power: in simulations with the noise of thinner-gpt's pilots (0.4 %), L14 held in 4 of 4 where shape matters and each
+shape had a deviation of 0.5 % from any law, in 2 of 4 with 1 %, and in none where size alone matters. L15 can detect
+5 % at best, and about 25 % where each rung deviates by 1 %: large effects only, so its verdict says what more would
+cost.
 Command: headwise study run predict-the-trade --preset laptop (about 6 minutes on two cores, after thinner-gpt)
 """
 
@@ -150,7 +152,7 @@ def points(rows: list[Row]) -> list[LossPoint]:
 
 
 def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
-    """The law of the largest preset that has runs enough; smoke has none worth a law."""
+    """The scaling law fitted to the largest preset that has enough runs; smoke is never enough."""
     known = (points(rows_of(preset)) for preset in ("paper", "laptop"))
     return next((fit(some) for some in known if len(some) >= LEAST_POINTS), None)
 
@@ -170,7 +172,7 @@ def halved(known: list[LossPoint], seed: int) -> list[tuple[list[LossPoint], lis
 
 
 def out_of_half(known: list[LossPoint], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
-    """Measured losses, and those that the law of the other half predicts."""
+    """Measured losses, and those that the law fitted to the other half predicts."""
     measured: list[float] = []
     predicted: list[float] = []
     for half, other in halved(known, seed):
@@ -261,19 +263,19 @@ def chart(rows: list[Row], preset: str) -> Any:
         shape = ModelShape.parse(row_shape)
         size = float(parameters(shape, ModelOptions())["body"])
         kind = "base" if shape.depth == ladder.base else "thin"
-        at = across_seeds(errors, size, f"{kind}: {shape.depth} layers", "by parameters of the body")
+        at = across_seeds(errors, size, f"{kind} ({shape.depth} layers)", "by parameters of the body")
         marks.append(at)
         if law:
             marks.append({**at, "y": law.predict(shape, PRESETS[preset].steps).value, "kind": "theory"})
     if len(known) >= 2 * LEAST_POINTS:
-        here: Mark = {"series": "all shapes", "panel": "by loss that the law of the other half foretells"}
+        here: Mark = {"series": "all shapes", "panel": "by loss predicted from the other half"}
         for loss, guess in zip(*out_of_half(known, 0), strict=True):
             marks.append({**here, "x": guess, "y": loss, "kind": "scattered"})
         for end in (min(point.loss for point in known), max(point.loss for point in known)):
             marks.append({**here, "x": end, "y": end, "kind": "theory"})
-    note = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the law of all "
-    note += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
-    return curves(marks, "The trade of depth for heads, foretold", [note], "", "bits per byte")
+    note = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the scaling law "
+    note += "fitted to all shapes (left), and a perfect prediction (right); learning rates chosen on validation"
+    return curves(marks, "The trade of depth for heads, predicted", [note], "", "bits per byte")
 
 
 def _by_shape(rows: list[Row]) -> dict[str, list[float]]:

@@ -4,9 +4,9 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 Claims: Q7, Q8, Q9.
 Task: among N points on the sphere, every point finds the one farthest from it.
 Grid: rank × multiplier × depth. A multiplier of k averages k modules of width / rank heads, as the authors do: k times
-the attention's parameters, and an output scaled by 1/k. Published learning rate for every arm. The published warm-up is
-5,000 steps long; a short run needs a larger part of its steps for it, or the norms' scalars reach 0 before the rest has
-learned anything, and several layers stay at error 1 for ever.
+the attention's parameters, and an output scaled by 1/k. Published learning rate for every variant. The published
+warm-up is 5,000 steps long; a short run needs a larger part of its steps for it, or the norms' scalars reach 0 before
+the rest has learned anything, and models of several layers stay at error 1.
 Power: with one layer the logarithm of a ratio varied by 0.02 between seeds, with two by 0.15, so that three seeds see
 ratios of 1.07 and of 1.7; those claimed are 2 or more. `published-size` is the paper's model with one layer and a tenth
 of its steps (about an hour): it decides nothing, and is set beside the published points.

@@ -9,8 +9,8 @@ as it was, heads of the base's size added until a model of fewer layers, down to
 Each variant has its own learning rate, chosen on validation with a seed that is not judged.
 Margin: "keeps" is tested as equivalence, at most 1 % more bits per byte than the base, with at least 25 % of its
 parameters saved. Whether the control keeps them as well is shown, not judged: the claim is about the thin model.
-Power: in pilots (base and thin, seeds 100 to 102, one rate) their ratio differed between seeds by 0.4 %, so that five
-seeds see 0.7 %; the pilots' own was 0.957, and that of the control to the thin arm 0.980 (two seeds).
+Power: in pilots (base and thin, seeds 100 to 102, one learning rate) their ratio differed between seeds by 0.4 %, so
+that five seeds see 0.7 %; the pilots' own was 0.957, and that of the control to the thin variant 0.980 (two seeds).
 Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two cores; --data text=PLACE for stories)
 """
 

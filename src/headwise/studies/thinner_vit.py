@@ -2,18 +2,19 @@
 
 Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802).
 Claims: L5, L10.
-Task: classes of images by a vision transformer, 16 patches an image; the laptop preset is for CIFAR-10.
+Task: classes of images by a vision transformer, 16 patches per image; the laptop preset is for CIFAR-10.
 Grid: the paper's pair scaled down (a third of the layers goes, heads double in the same width); as its control the
 same layers without the new heads, since only a difference from it would be due to heads; and, the MLP as it was, heads
 of the base's size added until a model of fewer layers, down to one, has the base's parameters again (within 1 %). Each
-arm has its own learning rate, chosen on validation with a seed that is not judged.
+variant has its own learning rate, chosen on validation with a seed that is not judged.
 Margins: "keeps" is tested as equivalence, at most 3 % more errors than the base, with at least 25 % of its parameters
 saved. Whether the control keeps them as well is shown, not judged: the claim is about the thin model. Accuracy breaks
-where one layer leaves 10 % more errors than the deeper arm, at equal parameters, that validation prefers.
+where one layer leaves 10 % more errors than the deeper variant, at equal parameters, that validation prefers.
 Optimiser: Muon on the laptop, where it left fewer errors after 600 steps than AdamW after 1,000; the paper's is AdamW.
-Power: in pilots (base and thin, seeds 101 to 103, one rate) the ratio of their errors differed between seeds by 1.5 %,
-so that five seeds see one of 1.024 at the level of two comparisons. One pilot each: a layer less without new heads left
-4 % more errors, and one layer of equal parameters 3 % fewer: training as short as this favours shallow models.
+Power: in pilots (base and thin, seeds 101 to 103, one learning rate) the ratio of their errors differed between seeds
+by 1.5 %, so that five seeds see one of 1.024 at the level of two comparisons. One pilot each: a layer less without new
+heads left 4 % more errors, and one layer of equal parameters 3 % fewer: training as short as this favours shallow
+models.
 Command: headwise study run thinner-vit --preset laptop --data images=PLACE (about 5 minutes on two cores)
 """
 
@@ -49,7 +50,7 @@ def cells(preset: ThinnerImagePreset) -> list[Cell]:
 
 
 def keeps_accuracy(rows: list[Row]) -> list[Comparison]:
-    """L5: each thin arm has at most 3 % more errors than the base, and at most three quarters of its parameters."""
+    """L5: each thin variant has at most 3 % more errors than the base, and at most three quarters of its parameters."""
     base = cell(rows, kind="base")
     comparisons = []
     for name in dict.fromkeys(row.cell["arm"] for row in cell(rows, kind="thin") if base):

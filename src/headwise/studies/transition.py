@@ -4,7 +4,8 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 divide the dimension; a question it leaves.
 Claims: Q15.
 Task: as rank-cliff, at the ranks between, with as many heads as fill the width with values.
-Fit: log error between neighbouring ranks is a line; the threshold is the rank where it reaches half the trivial error.
+Fit: log error between neighbouring ranks is a line; the threshold is the rank where it reaches half the error of a
+constant predictor.
 Grid: rank × (points, dimension, depth), each moved alone from rank-cliff's own. Published learning rate.
 Power: below full rank errors differ between seeds by 0.2 %, which moves a threshold by less than 1 %: a ratio of 1.05
 is seen. A pilot of one seed had a threshold of 12.7 in 16 dimensions.
@@ -158,12 +159,20 @@ def chart(rows: list[Row], preset: str) -> Any:
     points = measured(shown, "part", "name", metric="left")
     ends = [point["x"] for point in points]
     for x in (min(ends), max(ends)):
-        level: Mark = {"x": x, "y": 0.5, "series": "half the trivial error", "panel": "", "kind": "theory"}
+        level: Mark = {
+            "x": x,
+            "y": 0.5,
+            "series": "half the error of a constant predictor",
+            "panel": "",
+            "kind": "theory",
+        }
         points.append(level)
     notes = [
         f"{PRESETS[preset].steps:,} steps at the published learning rate; a threshold is where a curve crosses one half"
     ]
-    return curves(points, "Where the error drops", notes, "rank / dimension", "error / trivial error", log_x=False)
+    return curves(
+        points, "Where the error drops", notes, "rank / dimension", "error / error of a constant predictor", log_x=False
+    )
 
 
 CLAIMS = (
