@@ -126,7 +126,7 @@ def test_ones_own_trainer(tmp_path):
     arms = {arm["shape"]: arm for arm in said["arms"]}
     assert arms["w16-h4"]["delta"] == pytest.approx(-0.25, abs=0.003)
     assert arms["w16-h4"]["learning_rate"] == 0.01
-    assert "no learning rate came to an end" in arms["w16-h8"]["note"]
+    assert "every learning rate diverged or failed" in arms["w16-h8"]["note"]
     assert arms["w16-h4"]["steps_to_base"] < 100
     with Store(tmp_path / "runs.db") as store:
         assert "no room for 8 heads" in next(store.runs(status="failed"))[1].message

@@ -10,7 +10,7 @@ from scipy import stats
 
 from headwise.comparison import verdict
 from headwise.comparison.judge import crossing, probabilities_best, rank_variants, seeds_needed
-from headwise.comparison.pace import BudgetError, draw_up, makespan, plan_seconds, step_seconds
+from headwise.comparison.pace import BudgetError, draw_up, makespan, measure_step, plan_seconds
 from headwise.comparison.plan import ComparisonPlan, follow
 from headwise.comparison.question import MOST_VARIANTS, ask, chosen_variants, read_budget
 from headwise.comparison.trainers import carry_out, outcome_of
@@ -249,10 +249,10 @@ def test_the_time_of_several_workers():
 
 def test_a_step_is_measured_on_the_task_itself():
     asked = ask("nearest-neighbor,dim=8,points=4", "w8-h2-m16", steps=20, seeds=3)
-    plan = draw_up(asked, 1, lambda runs: [step_seconds(runs[0])] * len(runs))
+    plan = draw_up(asked, 1, lambda runs: [measure_step(runs[0])] * len(runs))
     assert plan.arms[0].step_seconds > 0
     with pytest.raises(SpecError, match="w9-h3 cannot be trained on nearest-neighbor"):
-        step_seconds(plan.final(plan.arms[0].replace(shape="w9-h3"), 0.01, 0))
+        measure_step(plan.final(plan.arms[0].replace(shape="w9-h3"), 0.01, 0))
 
 
 # ---- the course of a comparison ------------------------------------------------------------------------------------
@@ -345,13 +345,13 @@ def test_runs_that_diverge_or_fail(plan):
         carry_out(plan, store, wild)
         found = outcome_of(plan, store, wild)
         assert found.course.rates[SHAPES[0]] == 0.002
-        assert found.course.dropped[SHAPES[3]] == "no learning rate came to an end"
+        assert found.course.dropped[SHAPES[3]] == "every learning rate diverged or failed"
         assert arm(found.ranking, SHAPES[1]).note == "diverged with seed 2"
         assert found.ranking.winner == SHAPES[0]
         again = Invented(store)
         carry_out(plan, store, again)
         assert {run.shape for run in again.done} == {SHAPES[3]}  # what had failed is tried again
-    with Store(":memory:") as store, pytest.raises(SpecError, match="did not come to an end at any learning rate"):
+    with Store(":memory:") as store, pytest.raises(SpecError, match="diverged or failed at every learning rate"):
         carry_out(plan, store, Invented(store, base_rates))
     with Store(":memory:") as store, pytest.raises(SpecError, match="OSError: no such thing"):
         carry_out(plan, store, Invented(store, failing={BASE}))

@@ -21,7 +21,7 @@ def foreign_run(command="run --heads {heads} --seed {seed} --lr {lr}", file="out
 
 def test_a_command_is_told_of_the_arm():
     run = foreign_run()
-    assert external.fill("{shape} {heads} {qk_rank} {depth} {lr} {seed} {steps} ${HOME} {key}", run) == (
+    assert external.filled_in("{shape} {heads} {qk_rank} {depth} {lr} {seed} {steps} ${HOME} {key}", run) == (
         f"{BASE} 4 4 2 0.002 1 10 ${{HOME}} {run.key}"
     )
     for command, file, said in (

@@ -7,7 +7,7 @@ from headwise.cost import cost_of
 from headwise.known import find
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
-from headwise.ledger.law import Point, fit
+from headwise.ledger.law import LossPoint, fit
 from headwise.options import ModelOptions
 from headwise.spec import SpecError
 
@@ -47,7 +47,7 @@ def test_suggestions_for_quality_keep_the_parameters_and_say_when_nothing_is_set
 
 def test_the_law_says_what_a_move_changes_and_where_it_ends():
     points = [
-        Point(find(text).shape, steps, 1 + find(text).shape.layers[0].heads ** 0.1 * steps**-0.2)
+        LossPoint(find(text).shape, steps, 1 + find(text).shape.layers[0].heads ** 0.1 * steps**-0.2)
         for text in ("w16-h2-L2", "w32-h4-L4", "w32-h2-L2", "w64-h8-L1", "w48-h4-L3-m96", "w64-h1-L6", "w48-h16-r4-L2")
         for steps in (100, 300)
     ]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headwise.cli.app import app
 from headwise.ledger import law as law_module
-from headwise.ledger.law import FEATURES, SIZE, Point, families_left_out, features, fit, rank_correlation
+from headwise.ledger.law import FEATURES, SIZE, LossPoint, families_left_out, features, fit, rank_correlation
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.store import Store
@@ -39,7 +39,7 @@ def truth(shape, steps):
 def made(noise=0.0, seed=0, steps=(100, 400)):
     chance = random.Random(seed)
     return [
-        Point(ModelShape.parse(text), count, truth(text, count) * math.exp(chance.gauss(0, noise)))
+        LossPoint(ModelShape.parse(text), count, truth(text, count) * math.exp(chance.gauss(0, noise)))
         for count in steps
         for text in SHAPES
     ]
@@ -119,7 +119,7 @@ def test_families_are_predicted_without_them():
     found = families_left_out(made())
     assert {"width 16", "width 64", "depth 1", "depth 6"} <= set(found)
     assert max(found.values()) < 0.01
-    bent = [Point(p.shape, p.steps, p.loss * (1.3 if p.shape.width == 64 else 1.0)) for p in made()]
+    bent = [LossPoint(p.shape, p.steps, p.loss * (1.3 if p.shape.width == 64 else 1.0)) for p in made()]
     assert families_left_out(bent)["width 64"] > 0.1
 
 
@@ -163,7 +163,7 @@ def test_predict_tells_a_loss_and_its_interval(store):
     assert found["low"] < found["loss"] < found["high"]
     assert (found["outside"], found["points"], found["task"]) == ([], 27, "text")
     told = asked("gpt2", "--steps", "150", "--store", str(store)).stdout
-    assert "bits a byte" in told
+    assert "bits per byte" in told
     assert "not to be trusted: parameters 84,934,656" in told.replace("\n", " ")
 
 

@@ -58,13 +58,13 @@ def block(identity="L5", **more):
 
 
 def test_a_claim_is_one_block_with_all_its_comparisons():
-    lines = details(replace(block(), scale=Scale(("images",), (700, 700), (27_900, 40_600))))
+    lines = details(replace(block(), scale=Scale(("images",), (700, 700), (27_900, 40_600), ("cifar.zip",))))
     assert lines[:3] == [
         "    thin vs base",
         "    test error 0.0 % [−2.0 %, +2.0 %]; required: at most 3 % worse  yes",
         "    parameters −31 % exact; required: at least 25 % fewer  yes",
     ]
-    assert "4 paired seeds, 2 runs (laptop); images, 700 steps, 27.9k to 40.6k parameters" in " ".join(
+    assert "4 paired seeds, 2 runs (laptop); images (cifar.zip), 700 steps, 27.9k to 40.6k parameters" in " ".join(
         " ".join(lines).split()
     )
     assert "Caveat: of many words" in " ".join(lines)

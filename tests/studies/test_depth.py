@@ -8,7 +8,7 @@ import pytest
 from headwise.cost import parameters
 from headwise.known import KNOWN
 from headwise.ledger.judge import judge_claim
-from headwise.ledger.published import published_table
+from headwise.ledger.published import published_rows
 from headwise.models import build
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -194,7 +194,7 @@ def test_thin_variants_save_whole_layers(base, thin, layer):
 
 
 def test_the_published_pairs_get_smaller_and_no_worse():
-    pairs = published_table("leaner")
+    pairs = published_rows("leaner")
     assert len(pairs) == 6
     for pair in pairs:
         assert 0.4 < float(pair["thin_parameters"]) / float(pair["parameters"]) < 0.75

@@ -10,7 +10,7 @@ from headwise.ledger.judge import judge_claim
 from headwise.ledger.published import published_values
 from headwise.store.rows import Row
 from headwise.studies import context_length, converged_heads, load, positions
-from headwise.studies._recipes.neighbors import SIZES, neighbor_run
+from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, neighbor_run
 from headwise.studies.transition import threshold
 
 NAMES = (
@@ -170,9 +170,11 @@ def test_probed_runs_are_shared():
 
 def test_values_fill_the_width_at_any_rank():
     for rank in range(1, 17):
-        layer = neighbor_run(SIZES["laptop"], 1, 1, rank, 0).model_shape.layers[0]
+        layer = neighbor_run(NEIGHBOR_SIZES["laptop"], 1, 1, rank, 0).model_shape.layers[0]
         assert 16 <= layer.heads * layer.v_rank < 16 + rank
-    assert neighbor_run(SIZES["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith("w32-h8-r8")
+    assert neighbor_run(NEIGHBOR_SIZES["laptop"], 1, 2, 8, 0, task={"positions": "concatenated"}).shape.startswith(
+        "w32-h8-r8"
+    )
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------

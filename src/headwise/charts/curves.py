@@ -21,7 +21,7 @@ KEY: dict[Kind, str] = {
 MOST_TICKS, FEW_TICKS = 8, 5
 
 
-class Point(TypedDict, total=False):
+class Mark(TypedDict, total=False):
     """A mark: `series` chooses its colour, `panel` its picture; `low` and `high` are the range of the seeds."""
 
     x: float
@@ -35,33 +35,33 @@ class Point(TypedDict, total=False):
 
 def measured(
     rows: Iterable[Row], x: str, series: str, panel: str = "", metric: str = "error", label: str = "{}"
-) -> list[Point]:
+) -> list[Mark]:
     """A point per cell: the mean of its seeds and their range; `label` writes the series' name."""
     cells: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if metric in row.metrics:
             where = (row.cell[x], row.cell.get(series), row.cell.get(panel, ""))
             cells.setdefault(where, []).append(row.metrics[metric])
-    points: list[Point] = []
+    points: list[Mark] = []
     for (at, name, picture), values in sorted(cells.items(), key=str):
         points.append(across_seeds(values, at, label.format(name), str(picture)))
     return points
 
 
-def by_parameters(rows: Iterable[Row]) -> list[Point]:
+def by_parameters(rows: Iterable[Row]) -> list[Mark]:
     """Error against parameters, a colour per variant and a panel per task."""
     placed = [replace(row, cell={**row.cell, "parameters": row.metrics["parameters"]}) for row in rows]
     return measured(placed, "parameters", "arm", "task")
 
 
-def across_seeds(values: list[float], x: float, series: str, panel: str) -> Point:
+def across_seeds(values: list[float], x: float, series: str, panel: str) -> Mark:
     """A measured point: the mean of the seeds' values and their range."""
-    spread: Point = {"y": mean(values), "low": min(values), "high": max(values)}
+    spread: Mark = {"y": mean(values), "low": min(values), "high": max(values)}
     return {"x": x, **spread, "series": series, "panel": panel, "kind": "measured"}
 
 
 def curves(
-    points: list[Point],
+    points: list[Mark],
     title: str,
     notes: list[str],
     x: str,
@@ -95,7 +95,9 @@ def curves(
         panel = alt.layer(*layers).transform_filter(alt.datum.panel == name)
         panels.append(panel.properties(width=340, height=300, title=heading))
     drawn = {point["kind"] for point in points}
-    heading = alt.TitleParams(title, subtitle=[*notes, "; ".join(told for kind, told in KEY.items() if kind in drawn)])
+    heading = alt.TitleParams(
+        title, subtitle=[*notes, "; ".join(meaning for kind, meaning in KEY.items() if kind in drawn)]
+    )
     return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
 
 
@@ -114,7 +116,7 @@ def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], err
     variants: dict[Any, list[Row]] = {}
     for row in rows:
         variants.setdefault(row.cell[series], []).append(row)
-    points: list[Point] = []
+    points: list[Mark] = []
     equal = []
     for cost, name in COSTS.items():
         if not all(cost in row.metrics for its_rows in variants.values() for row in its_rows):

@@ -77,7 +77,7 @@ class PlannedComparison(Shown):
         return {**about, "arms": self.records()}
 
     def records(self) -> list[dict[str, Any]]:
-        return [arm.model_dump() for arm in self.plan.arms]
+        return [variant.model_dump() for variant in self.plan.arms]
 
 
 @dataclass(frozen=True)

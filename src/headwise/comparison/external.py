@@ -25,9 +25,9 @@ from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan, record
 from headwise.training.run import Run, RunResult
 
-NAME = "command"  # of the task, in a run of this kind
-SIZES = ("width", "heads", "qk_rank", "v_rank", "kv_heads", "kv_latent", "q_latent", "rope_rank", "depth", "mlp")
-WORDS = ("shape", *SIZES, "lr", "seed", "steps", "key")
+COMMAND_TASK = "command"  # of the task, in a run of this kind
+SHAPE_FIELDS = ("width", "heads", "qk_rank", "v_rank", "kv_heads", "kv_latent", "q_latent", "rope_rank", "depth", "mlp")
+WORDS = ("shape", *SHAPE_FIELDS, "lr", "seed", "steps", "key")
 WORD = re.compile(r"(?<![\w$])\{(\w+)\}")  # not a shell's ${variable}
 KEPT_OUTPUT = 2000  # characters of what a failed command printed
 
@@ -42,18 +42,20 @@ def command_task(command: str, metric_json: str, metric: str) -> dict[str, str]:
     asked = set(WORD.findall(command))
     if "seed" not in asked:
         raise SpecError("the command has no {seed}: without seeds there is nothing to tell chance from an effect by")
-    if not asked & {"shape", *SIZES}:
+    if not asked & {"shape", *SHAPE_FIELDS}:
         raise SpecError("the command names no size, such as {heads} or {shape}: all variants would be the same")
-    return {"name": NAME, "command": command, "metric_json": metric_json, "metric": metric}
+    return {"name": COMMAND_TASK, "command": command, "metric_json": metric_json, "metric": metric}
 
 
-def fill(text: str, run: Run) -> str:
+def filled_in(text: str, run: Run) -> str:
     """The text with a run's values in the place of their names."""
     shape = run.model_shape.model_dump()
-    sizes = {name: shape[name] if isinstance(shape[name], int) else ",".join(map(str, shape[name])) for name in SIZES}
+    sizes = {
+        name: shape[name] if isinstance(shape[name], int) else ",".join(map(str, shape[name])) for name in SHAPE_FIELDS
+    }
     words = {"shape": run.shape, "lr": f"{run.recipe.learning_rate:g}", "seed": run.seed, "steps": run.steps}
     values = {**sizes, **words, "key": run.key}
-    return WORD.sub(lambda found: str(values[found[1]]), text)
+    return WORD.sub(lambda word: str(values[word[1]]), text)
 
 
 class CommandTrainer:
@@ -71,11 +73,11 @@ class CommandTrainer:
         """From one run of the base, which is kept: the others are taken to be as fast."""
         base = runs[0]
         self.do([base], Watch())
-        held = self.store.get(base.key)
-        assert held is not None
-        if held[1].status == "failed":
-            raise SpecError(f"the first run failed: {held[1].message.strip()}")
-        return [held[1].seconds / base.steps] * len(runs)
+        stored = self.store.get(base.key)
+        assert stored is not None
+        if stored[1].status == "failed":
+            raise SpecError(f"the first run failed: {stored[1].message.strip()}")
+        return [stored[1].seconds / base.steps] * len(runs)
 
     def do(self, runs: list[Run], watch: Watch) -> Summary:
         """One after the other; Ctrl-C ends the one that runs, and those before it are kept."""
@@ -94,7 +96,7 @@ class CommandTrainer:
 
 def execute(run: Run) -> RunResult:
     """One command, from start to its number."""
-    command, file = fill(run.task["command"], run), Path(fill(run.task["metric_json"], run))
+    command, file = filled_in(run.task["command"], run), Path(filled_in(run.task["metric_json"], run))
     before = file.stat().st_mtime_ns if file.exists() else None
     start = time.perf_counter()
     with TemporaryFile("w+", errors="replace") as printed:
@@ -112,21 +114,21 @@ def execute(run: Run) -> RunResult:
         return RunResult(run.key, "failed", seconds=seconds, message=f"{printed_last}\n{command}: {error}")
 
 
-def _result(run: Run, seconds: float, found: dict[str, Any]) -> RunResult:
+def _result(run: Run, seconds: float, written: dict[str, Any]) -> RunResult:
     name = run.task["metric"]
-    if name not in found:
-        raise ValueError(f"{fill(run.task['metric_json'], run)} has no '{name}' (--metric names another)")
-    metrics = {"error": float(found[name])}
-    if f"validation_{name}" in found:
-        metrics["validation_error"] = float(found[f"validation_{name}"])
+    if name not in written:
+        raise ValueError(f"{filled_in(run.task['metric_json'], run)} has no '{name}' (--metric names another)")
+    metrics = {"error": float(written[name])}
+    if f"validation_{name}" in written:
+        metrics["validation_error"] = float(written[f"validation_{name}"])
     return RunResult(
         run.key,
         "done" if all(map(math.isfinite, metrics.values())) else "diverged",
         metrics=metrics,
-        curve=[(int(step), "error", float(value)) for step, value in found.get("curve", [])],
+        curve=[(int(step), "error", float(value)) for step, value in written.get("curve", [])],
         steps=run.steps,
         seconds=seconds,
-        tokens=int(found.get("tokens", 0)),
+        tokens=int(written.get("tokens", 0)),
         parameters=parameters(run.model_shape, run.options)["body"],
     )
 
@@ -135,7 +137,7 @@ def _result(run: Run, seconds: float, found: dict[str, Any]) -> RunResult:
 
 
 def read_rows(path: Path, metric: str) -> list[Row]:
-    """Finished runs from a CSV file: an arm, a seed and a metric in each line; other numbers are averaged."""
+    """Finished runs from a CSV file: variant (`arm`), seed and metric in each line; other numbers are averaged."""
     import polars as pl
 
     try:
@@ -150,7 +152,7 @@ def read_rows(path: Path, metric: str) -> list[Row]:
     if not (frame[metric].dtype.is_numeric() and frame["seed"].dtype.is_integer()) or frame.is_empty():
         raise SpecError(f"{path} must have a whole number as seed and a number as {metric} in every line")
     if frame.select("arm", "seed").is_duplicated().any():
-        raise SpecError(f"{path} has two lines for the same arm and seed; a pair can only be one of each")
+        raise SpecError(f"{path} has two lines for the same arm and seed; each pair of them may have one line")
     return [_row(line, metric) for line in frame.to_dicts()]
 
 
@@ -161,10 +163,10 @@ def _row(line: dict[str, Any], metric: str) -> Row:
     return Row({"arm": str(line["arm"])}, line["seed"], {**numbers, "error": error}, f"{line['arm']}/{line['seed']}")
 
 
-def sizes_of(arm: str) -> dict[str, Any]:
+def sizes_of(name: str) -> dict[str, Any]:
     """Of a variant that is named by its shape; nothing where it has another name."""
     try:
-        shape = ModelShape.parse(arm)
+        shape = ModelShape.parse(name)
     except SpecError:
         return {}
     return {**shape.model_dump(), "parameters": parameters(shape, ModelOptions())["body"]}

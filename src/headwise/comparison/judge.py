@@ -64,7 +64,7 @@ class _Table:
 
     @property
     def means(self) -> dict[str, float]:
-        return {arm: mean(errors) for arm, errors in self.errors.items()}
+        return {variant: mean(errors) for variant, errors in self.errors.items()}
 
     @property
     def freedom(self) -> int:
@@ -72,11 +72,11 @@ class _Table:
 
     def residuals(self) -> dict[str, list[float]]:
         """What neither the variant nor the seed explains."""
-        of_arm, of_seed = self.means, [mean(column) for column in zip(*self.errors.values(), strict=True)]
+        of_variant, of_seed = self.means, [mean(column) for column in zip(*self.errors.values(), strict=True)]
         whole = mean(of_seed)
         return {
-            arm: [error - of_arm[arm] - seed + whole for error, seed in zip(errors, of_seed, strict=True)]
-            for arm, errors in self.errors.items()
+            variant: [error - of_variant[variant] - seed + whole for error, seed in zip(errors, of_seed, strict=True)]
+            for variant, errors in self.errors.items()
         }
 
     @property
@@ -90,44 +90,48 @@ def rank_variants(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | 
 
     `curves` are validation curves by a row's key: what the steps to reach the base's loss are read off.
     """
-    arms: dict[str, dict[int, Row]] = {base: {}}
+    variants: dict[str, dict[int, Row]] = {base: {}}
     for row in rows:
-        arms.setdefault(row.cell["arm"], {})[row.seed] = row
-    notes = _excluded(arms)
-    judged = {arm: found for arm, found in arms.items() if arm not in notes}
-    seeds = tuple(sorted(set.intersection(*(set(found) for found in judged.values())))) if judged else ()
-    table = _Table(seeds, {arm: [found[seed].metrics["error"] for seed in seeds] for arm, found in judged.items()})
-    notes |= {arm: "its seeds are not those of the other variants" for arm in judged if not seeds}
+        variants.setdefault(row.cell["arm"], {})[row.seed] = row
+    notes = _excluded(variants)
+    judged = {variant: its_rows for variant, its_rows in variants.items() if variant not in notes}
+    seeds = tuple(sorted(set.intersection(*(set(its_rows) for its_rows in judged.values())))) if judged else ()
+    table = _Table(
+        seeds, {variant: [its_rows[seed].metrics["error"] for seed in seeds] for variant, its_rows in judged.items()}
+    )
+    notes |= {variant: "its seeds are not those of the other variants" for variant in judged if not seeds}
     chances = probabilities_best(table.errors) if len(seeds) > 1 else {}
-    reached = _reached({arm: [found[seed] for seed in seeds] for arm, found in judged.items()}, base, curves or {})
+    reached = _reached(
+        {variant: [its_rows[seed] for seed in seeds] for variant, its_rows in judged.items()}, base, curves or {}
+    )
     numbers = [
-        Judged(arm, len(arms[arm]), note=notes[arm])
-        if arm in notes
+        Judged(variant, len(variants[variant]), note=notes[variant])
+        if variant in notes
         else Judged(
-            arm,
+            variant,
             len(seeds),
-            *spread(table.errors[arm], LEVEL),
-            *_delta(table, arm, base),
-            chances.get(arm, math.nan),
-            *reached.get(arm, ()),
+            *spread(table.errors[variant], LEVEL),
+            *_delta(table, variant, base),
+            chances.get(variant, math.nan),
+            *reached.get(variant, ()),
         )
-        for arm in arms
+        for variant in variants
     ]
     return _decide(Ranking(base, tuple(numbers), seeds), table, chances)
 
 
-def _excluded(arms: dict[str, dict[int, Row]]) -> dict[str, str]:
+def _excluded(variants: dict[str, dict[int, Row]]) -> dict[str, str]:
     """Variants that cannot be judged, and why: nothing finished, something diverged, or too few seeds to pair."""
     notes = {}
-    most = max(len(found) for found in arms.values())
-    for arm, found in arms.items():
-        wild = [seed for seed, row in sorted(found.items()) if not math.isfinite(row.metrics["error"])]
-        if not found:
-            notes[arm] = "no finished runs"
+    most = max(len(its_rows) for its_rows in variants.values())
+    for variant, its_rows in variants.items():
+        wild = [seed for seed, row in sorted(its_rows.items()) if not math.isfinite(row.metrics["error"])]
+        if not its_rows:
+            notes[variant] = "no finished runs"
         elif wild:
-            notes[arm] = f"diverged with seed {', '.join(map(str, wild))}"
-        elif len(found) < min(LEAST_SEEDS, most):
-            notes[arm] = f"only {len(found)} of {most} seeds finished"
+            notes[variant] = f"diverged with seed {', '.join(map(str, wild))}"
+        elif len(its_rows) < min(LEAST_SEEDS, most):
+            notes[variant] = f"only {len(its_rows)} of {most} seeds finished"
     return notes
 
 
@@ -138,13 +142,13 @@ def spread(values: list[float], level: float) -> tuple[float, float, float]:
     return mean_interval(values, level)
 
 
-def _delta(table: _Table, arm: str, base: str) -> tuple[float, float, float]:
+def _delta(table: _Table, variant: str, base: str) -> tuple[float, float, float]:
     """Against the base, the seeds cancelled; the level is divided among the variants that are compared with it."""
     if base not in table.errors:
         return math.nan, math.nan, math.nan
-    if arm == base:
+    if variant == base:
         return 0.0, 0.0, 0.0
-    delta = table.means[arm] - table.means[base]
+    delta = table.means[variant] - table.means[base]
     if len(table.seeds) < 2:
         return delta, -math.inf, math.inf
     level = 1 - (1 - LEVEL) / (len(table.errors) - 1)
@@ -171,9 +175,9 @@ def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:
 def _decide(ranking: Ranking, table: _Table, chances: dict[str, float]) -> Ranking:
     if not chances:
         return ranking
-    winner = min(table.means, key=lambda arm: table.means[arm])
+    winner = min(table.means, key=lambda variant: table.means[variant])
     decided = len(chances) > 1 and chances[winner] >= DECIDED
-    contenders = tuple(arm for arm, chance in chances.items() if arm == winner or chance > 1 - DECIDED)
+    contenders = tuple(variant for variant, chance in chances.items() if variant == winner or chance > 1 - DECIDED)
     needed = None if decided or len(chances) < 2 else seeds_needed(table.errors)
     outcome: dict[str, Any] = {"winner": winner, "probability_best": chances[winner], "decided": decided}
     return replace(ranking, **outcome, contenders=contenders, needed=needed)
@@ -201,28 +205,31 @@ def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
 
 
 def _reached(
-    arms: dict[str, list[Row]], base: str, curves: Mapping[str, Curve]
+    variants: dict[str, list[Row]], base: str, curves: Mapping[str, Curve]
 ) -> dict[str, tuple[float, float, float]]:
     """Steps and seconds until a variant's mean curve is down at the base's last point, and the speed-up that makes.
 
     Validation curves, and so comparable with each other, not with the reported error.
     """
-    averaged = {arm: _mean_curve([curves.get(row.key, []) for row in rows]) for arm, rows in arms.items()}
+    averaged = {variant: _mean_curve([curves.get(row.key, []) for row in rows]) for variant, rows in variants.items()}
     if not averaged.get(base):
         return {}
     target = averaged[base][-1][1]
-    found = {}
-    for arm, rows in arms.items():
-        step = crossing(averaged[arm], target)
-        found[arm] = (step, step * mean(row.metrics["step_seconds"] for row in rows))
-    return {arm: (step, time, found[base][1] / time if time else math.nan) for arm, (step, time) in found.items()}
+    reached = {}
+    for variant, rows in variants.items():
+        step = crossing(averaged[variant], target)
+        reached[variant] = (step, step * mean(row.metrics["step_seconds"] for row in rows))
+    return {
+        variant: (step, time, reached[base][1] / time if time else math.nan)
+        for variant, (step, time) in reached.items()
+    }
 
 
 def _mean_curve(curves: list[Curve]) -> Curve:
     """At the steps that all of them have."""
-    found = [dict(curve) for curve in curves]
-    steps = sorted(set.intersection(*(set(curve) for curve in found))) if found else []
-    return [(step, mean(curve[step] for curve in found)) for step in steps]
+    by_step = [dict(curve) for curve in curves]
+    steps = sorted(set.intersection(*(set(curve) for curve in by_step))) if by_step else []
+    return [(step, mean(curve[step] for curve in by_step)) for step in steps]
 
 
 def crossing(curve: Curve, target: float) -> float:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from headwise.comparison.plan import Arm, ComparisonPlan, still_in
+from headwise.comparison.plan import ComparisonPlan, PlannedVariant, still_in
 from headwise.comparison.question import Question, chosen_variants
 from headwise.spec import SpecError
 from headwise.training.run import Recipe, Run
@@ -20,7 +20,7 @@ MEASURED_STEPS, MEASURED_SECONDS = 3, 1.0  # at least; a busy machine gives its 
 LEAST_STEPS, MOST_STEPS = 200, 4000  # of a full run: below, shapes have learned too little to be compared
 LEAST_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 4, 12
 SHORTEST_TRIAL = 50  # steps; rounds of trials are as many as keep their runs longer than this, up to three
-MARGIN = 1.1  # a machine may be busier later than it was when steps were measured
+BUSIER = 1.1  # a machine may be busier later than it was when steps were measured
 START_SECONDS = 3.0  # processes, at the beginning of each stage
 
 
@@ -41,10 +41,10 @@ def measure_steps(runs: list[Run], workers: int) -> list[float]:
     from headwise.sweep.processes import worker_context
 
     with ProcessPoolExecutor(workers, worker_context()) as pool:
-        return list(pool.map(step_seconds, runs))
+        return list(pool.map(measure_step, runs))
 
 
-def step_seconds(run: Run) -> float:
+def measure_step(run: Run) -> float:
     """The mean of some steps, after one that warms up."""
     from headwise.training.loop import Interrupted, train_run
     from headwise.training.machine import use_one_core
@@ -67,20 +67,20 @@ def step_seconds(run: Run) -> float:
 # ---- pricing -------------------------------------------------------------------------------------------------------
 
 
-def run_seconds(plan: ComparisonPlan, arm: Arm, run: Run) -> float:
-    return arm.step_seconds * plan.step_units(run, test=True)
+def run_seconds(plan: ComparisonPlan, variant: PlannedVariant, run: Run) -> float:
+    return variant.step_seconds * plan.step_units(run, test=True)
 
 
 def plan_seconds(plan: ComparisonPlan, workers: int) -> float:
     """At most, if the variants stay as fast as they were: the slowest survive every round of trials."""
-    slow = sorted(plan.arms[1:], key=lambda arm: arm.step_seconds * arm.steps, reverse=True)
-    arms, rates, total = [plan.arms[0], *slow], len(plan.rates), 0.0
+    slow = sorted(plan.arms[1:], key=lambda variant: variant.step_seconds * variant.steps, reverse=True)
+    variants, rates, total = [plan.arms[0], *slow], len(plan.rates), 0.0
     for divisor in plan.rungs:
-        one = [run_seconds(plan, arm, plan.trial(arm, plan.rates[0], divisor)) for arm in arms]
+        one = [run_seconds(plan, variant, plan.trial(variant, plan.rates[0], divisor)) for variant in variants]
         total += START_SECONDS + makespan(one * rates, workers)
-        rates, arms = math.ceil(rates / 2), arms[: 1 + still_in(len(arms) - 1)]
-    finals = [run_seconds(plan, arm, plan.final(arm, plan.rates[0], 0)) for arm in arms]
-    return MARGIN * (total + START_SECONDS + makespan(finals * plan.seeds, workers))
+        rates, variants = math.ceil(rates / 2), variants[: 1 + still_in(len(variants) - 1)]
+    finals = [run_seconds(plan, variant, plan.final(variant, plan.rates[0], 0)) for variant in variants]
+    return BUSIER * (total + START_SECONDS + makespan(finals * plan.seeds, workers))
 
 
 def makespan(seconds: Iterable[float], workers: int) -> float:
@@ -110,7 +110,9 @@ def draw_up(question: Question, workers: int, time_of: Callable[[list[Run]], lis
     shapes = chosen_variants(question)
     first = _plan(question, [(shape, 0.0) for shape in shapes], max(question.steps, 1), 1)
     rate, rungs = question.rates[0], first.rungs
-    times = time_of([first.trial(arm, rate, rungs[0]) if rungs else first.final(arm, rate, 0) for arm in first.arms])
+    times = time_of(
+        [first.trial(variant, rate, rungs[0]) if rungs else first.final(variant, rate, 0) for variant in first.arms]
+    )
     timed = list(zip(shapes, times, strict=True))
 
     def cost(steps: int, seeds: int) -> float:
@@ -161,14 +163,14 @@ def _rounded(steps: int) -> int:
 def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds: int) -> ComparisonPlan:
     base = timed[0][1]
     scale = question.hold == "time" and base > 0
-    arms = tuple(
-        Arm(shape=shape, steps=max(1, round(steps * base / time)) if scale else steps, step_seconds=time)
+    variants = tuple(
+        PlannedVariant(shape=shape, steps=max(1, round(steps * base / time)) if scale else steps, step_seconds=time)
         for shape, time in timed
     )
     recipe = Recipe(learning_rate=question.rates[0], batch=question.batch, warm_up=0.1, clip=1.0)
     fields = {name: getattr(question, name) for name in ("task", "options", "tokens", "held_out", "hold", "execution")}
     return ComparisonPlan(
-        **fields, recipe=recipe, arms=arms, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds
+        **fields, recipe=recipe, arms=variants, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds
     )
 
 

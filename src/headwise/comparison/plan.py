@@ -1,7 +1,7 @@
 """A comparison before and between its runs: what will be done, and how far it is.
 
 `follow` is a pure function of the plan and the results there are. Trials of learning rates are whole schedules of fewer
-steps, with a seed that is judged nowhere. No torch here.
+steps, with a seed that no judged run has. No torch here.
 """
 
 import math
@@ -29,10 +29,10 @@ FINALISTS = 3  # at least, with the base, where there are so many variants
 EVALUATIONS = 5  # of a finalist's validation curve
 NEAR = 0.01  # costs closer than this are called equal
 
-Found = Callable[[list[Run]], Sequence[RunResult | None]]
+ResultsOf = Callable[[list[Run]], Sequence[RunResult | None]]
 
 
-class Arm(JsonSpec):
+class PlannedVariant(JsonSpec):
     """A variant: a shape, how long it trains, and how long a step of it took when the plan was made."""
 
     shape: str
@@ -50,7 +50,7 @@ class ComparisonPlan(JsonSpec):
     hold: str
     recipe: Recipe
     execution: Execution
-    arms: tuple[Arm, ...]
+    arms: tuple[PlannedVariant, ...]
     rates: tuple[float, ...]
     rungs: tuple[int, ...] = Field(description="what a full run's steps are divided by in each round of trials")
     seeds: int
@@ -59,19 +59,19 @@ class ComparisonPlan(JsonSpec):
     def base(self) -> str:
         return self.arms[0].shape
 
-    def final(self, arm: Arm, rate: float, seed: int) -> Run:
-        return self._run(arm, rate, steps=arm.steps, seed=seed, evaluations=min(EVALUATIONS, arm.steps))
+    def final(self, variant: PlannedVariant, rate: float, seed: int) -> Run:
+        return self._run(variant, rate, steps=variant.steps, seed=seed, evaluations=min(EVALUATIONS, variant.steps))
 
-    def trial(self, arm: Arm, rate: float, divisor: int) -> Run:
-        """Of fewer steps, but a whole schedule, with a seed that is judged nowhere."""
-        return self._run(arm, rate, steps=max(1, arm.steps // divisor), seed=TRIAL_SEED, evaluations=1)
+    def trial(self, variant: PlannedVariant, rate: float, divisor: int) -> Run:
+        """Of fewer steps, but a whole schedule, with a seed that no judged run has."""
+        return self._run(variant, rate, steps=max(1, variant.steps // divisor), seed=TRIAL_SEED, evaluations=1)
 
-    def _run(self, arm: Arm, rate: float, **settings: Any) -> Run:
-        model, recipe = ModelShape.parse(arm.shape), self.recipe.replace(learning_rate=rate)
+    def _run(self, variant: PlannedVariant, rate: float, **settings: Any) -> Run:
+        model, recipe = ModelShape.parse(variant.shape), self.recipe.replace(learning_rate=rate)
         if self.tokens:
             parts = fitting_micro_batches(model, self.options, self.tokens, recipe.batch)
             recipe = recipe.replace(micro_batches=parts)
-        return Run(task=self.task, shape=arm.shape, options=self.options, recipe=recipe, **settings)
+        return Run(task=self.task, shape=variant.shape, options=self.options, recipe=recipe, **settings)
 
     def step_units(self, run: Run, test: bool = False) -> float:
         """What a run takes, in training steps: a forward pass, which is all that evaluation needs, is a third of one.
@@ -106,33 +106,33 @@ class Course:
     finals: list[Cell] = field(default_factory=list)
 
 
-def follow(plan: ComparisonPlan, found: Found) -> Course:
-    """Walk through the stages as far as results go; `found` gives the result of each run, or None."""
-    alive, course = {arm.shape: plan.rates for arm in plan.arms}, Course()
+def follow(plan: ComparisonPlan, results_of: ResultsOf) -> Course:
+    """Walk through the stages as far as results go; `results_of` gives the result of each run, or None."""
+    alive, course = {variant.shape: plan.rates for variant in plan.arms}, Course()
     for number, divisor in enumerate(plan.rungs, 1):
-        trials = [(arm, rate) for arm in plan.arms for rate in alive.get(arm.shape, ())]
-        runs = [plan.trial(arm, rate, divisor) for arm, rate in trials]
-        results = found(runs)
+        trials = [(variant, rate) for variant in plan.arms for rate in alive.get(variant.shape, ())]
+        runs = [plan.trial(variant, rate, divisor) for variant, rate in trials]
+        results = results_of(runs)
         if None in results:
             course.stage = f"learning rates, round {number} of {len(plan.rungs)}: 1/{divisor} of the steps"
             course.runs = runs
             return course
         errors: dict[str, dict[float, float]] = {}
-        for (arm, rate), result in zip(trials, results, strict=True):
+        for (variant, rate), result in zip(trials, results, strict=True):
             assert result is not None
-            errors.setdefault(arm.shape, {})[rate] = result.validation_error
+            errors.setdefault(variant.shape, {})[rate] = result.validation_error
         if min(errors[plan.base].values()) == math.inf:
             raise SpecError(_no_end(plan.base, [r for r in results if r]))
         alive = _halve(errors, plan.base, last=number == len(plan.rungs), dropped=course.dropped)
-    course.rates = {arm: kept[0] for arm, kept in alive.items()}
-    finalists = [arm for arm in plan.arms if arm.shape in alive]
+    course.rates = {variant: kept[0] for variant, kept in alive.items()}
+    finalists = [variant for variant in plan.arms if variant.shape in alive]
     course.finals = [
-        Cell({"arm": arm.shape}, plan.final(arm, course.rates[arm.shape], seed))
+        Cell({"arm": variant.shape}, plan.final(variant, course.rates[variant.shape], seed))
         for seed in range(plan.seeds)
-        for arm in finalists
+        for variant in finalists
     ]
     runs = [at.run for at in course.finals]
-    if None in found(runs):
+    if None in results_of(runs):
         course.stage, course.runs = f"{len(finalists)} finalists, {plan.seeds} seeds each", runs
     return course
 
@@ -141,17 +141,19 @@ def _halve(
     errors: dict[str, dict[float, float]], base: str, last: bool, dropped: dict[str, str]
 ) -> dict[str, tuple[float, ...]]:
     """The rule: each variant keeps the better half of its learning rates (in the end one), and of the variants other
-    than the base the better half stay, by their best rate, or as many as make FINALISTS; one that no rate suits is
-    dropped."""
-    best = {arm: min(found.values()) for arm, found in errors.items()}
-    others = sorted((arm for arm in errors if arm != base and best[arm] < math.inf), key=lambda arm: best[arm])
+    than the base the better half stay, by their best validation error, or as many as make FINALISTS; one whose
+    every learning rate failed is dropped."""
+    best = {variant: min(by_rate.values()) for variant, by_rate in errors.items()}
+    finished = (variant for variant in errors if variant != base and best[variant] < math.inf)
+    others = sorted(finished, key=lambda variant: best[variant])
     kept = others[: still_in(len(errors) - 1)]
-    for arm in errors:
-        if arm not in (base, *kept):
-            why = "no learning rate came to an end" if best[arm] == math.inf else f"validation error {best[arm]:.4g}"
-            limit = f", those kept had {best[kept[-1]]:.4g} or less" if kept and best[arm] < math.inf else ""
-            dropped[arm] = why + limit
-    return {arm: _better_rates(errors[arm], last) for arm in (base, *kept)}
+    for variant in errors:
+        if variant not in (base, *kept):
+            failed = best[variant] == math.inf
+            why = "every learning rate diverged or failed" if failed else f"validation error {best[variant]:.4g}"
+            limit = f", those kept had {best[kept[-1]]:.4g} or less" if kept and not failed else ""
+            dropped[variant] = why + limit
+    return {variant: _better_rates(errors[variant], last) for variant in (base, *kept)}
 
 
 def _better_rates(errors: dict[float, float], last: bool) -> tuple[float, ...]:
@@ -166,4 +168,4 @@ def still_in(others: int) -> int:
 
 def _no_end(base: str, results: list[RunResult]) -> str:
     said = next((r.message.strip().splitlines()[-1] for r in results if r.message.strip()), "the error was not finite")
-    return f"the base {base} did not come to an end at any learning rate ({said}); try a lower --lr, or look there"
+    return f"the base {base} diverged or failed at every learning rate ({said}); try a lower --lr"

@@ -73,8 +73,8 @@ def _larger_query_rank(base: Candidate, options: ModelOptions) -> ModelShape | N
     if wanted % STEP or wanted > base.layer.width:
         return None
     rows = equal_cost(base.shape, options, vary=("qk_rank",))
-    found = (row.shape for row in rows if row.shape.layers[0].qk_rank == wanted and row.shape.depth == base.depth)
-    return next(found, None)
+    shapes = (row.shape for row in rows if row.shape.layers[0].qk_rank == wanted and row.shape.depth == base.depth)
+    return next(shapes, None)
 
 
 def _more_heads_less_mlp(base: Candidate, options: ModelOptions) -> ModelShape | None:
@@ -214,7 +214,7 @@ def suggestions(
         raise SpecError(f"no goal '{goal}'; there are {', '.join(GOALS)}")
     ledger, start = {judgement.claim.id: judgement for judgement in judged}, starting_point(base)
     own = _costs(base, options, context)
-    found = []
+    moves = []
     for move in (move for move in MOVES if goal in move.goals):
         shape = move.apply(start, options)
         if shape is None:
@@ -223,15 +223,15 @@ def suggestions(
         costs = _costs(shape, options, context)
         relative = {f"{name}_difference": costs[name] / own[name] - 1 for name in own if own[name]}
         about = {"shape": str(shape), "move": move.about, "standing": _standing(evidence)}
-        found.append({**about, **costs, **relative, "evidence": evidence, "law": _predicted(law, base, shape)})
-    found.sort(key=lambda one: (STANDINGS.index(one["standing"]), one[GOALS[goal]]))
-    return {"base": str(base), "goal": goal, **own, "answer": _answer(base, goal, found), "suggestions": found}
+        moves.append({**about, **costs, **relative, "evidence": evidence, "law": _predicted(law, base, shape)})
+    moves.sort(key=lambda one: (STANDINGS.index(one["standing"]), one[GOALS[goal]]))
+    return {"base": str(base), "goal": goal, **own, "answer": _answer(base, goal, moves), "suggestions": moves}
 
 
 def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, int]:
-    found = cost_of(shape, options, context=context)
-    flops = {"train_flops_per_token": found.flops["train_per_token"], "decode_flops": found.flops["decode"]}
-    return {"parameters": found.parameters["body"], **flops, "kv_bytes_per_token": found.kv_bytes_per_token}
+    cost = cost_of(shape, options, context=context)
+    flops = {"train_flops_per_token": cost.flops["train_per_token"], "decode_flops": cost.flops["decode"]}
+    return {"parameters": cost.parameters["body"], **flops, "kv_bytes_per_token": cost.kv_bytes_per_token}
 
 
 def _predicted(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:
@@ -262,10 +262,10 @@ def _standing(evidence: list[dict[str, Any]]) -> str:
     return "supported" if "for" in said else "contradicted" if "against" in said else "untested"
 
 
-def _answer(base: ModelShape, goal: str, found: list[dict[str, Any]]) -> str:
-    if not found:
+def _answer(base: ModelShape, goal: str, moves: list[dict[str, Any]]) -> str:
+    if not moves:
         return f"No move that is known here applies to {base}; headwise shapes {base} lists shapes of equal cost."
-    best = found[0]
+    best = moves[0]
     test = f"on your own task: headwise compare --task TASK --base {base} --arms {best['shape']}"
     if best["standing"] == "supported":
         ids = ", ".join(line["id"] for line in best["evidence"] if line["says"] == "for")

@@ -2,7 +2,7 @@
 
 The plan is made once (`pace` measures what a step takes here and chooses lengths and seeds that fit the budget) and
 kept beside the store under the question's hash. From there on everything is a pure function of plan and rows, so that a
-comparison that was interrupted goes on, and one that is finished is found again. No torch here.
+comparison that was interrupted goes on, and one that is finished is read from the store. No torch here.
 """
 
 import json
@@ -88,12 +88,12 @@ def carry_out(plan: ComparisonPlan, store: Store, trainer: Trainer, watching: Wa
 
 def results(store: Store, runs: list[Run], failed: set[str] | None = None) -> list[RunResult | None]:
     """Results of runs, in their order; failed ones count where their keys are given, or no keys are."""
-    found = []
+    ended = []
     for run in runs:
-        held = store.get(run.key)
-        again = held is not None and held[1].status == "failed" and failed is not None and run.key not in failed
-        found.append(held[1] if held and not again else None)
-    return found
+        stored = store.get(run.key)
+        again = stored is not None and stored[1].status == "failed" and failed is not None and run.key not in failed
+        ended.append(stored[1] if stored and not again else None)
+    return ended
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Outcome:
 def outcome_of(plan: ComparisonPlan, store: Store, trainer: Trainer) -> Outcome:
     """From nothing but the plan and the store."""
     course = follow(plan, lambda runs: results(store, trainer.fit(runs)))
-    found: list[Row] = []
+    finished: list[Row] = []
     curves: dict[str, Curve] = {}
     if course.finals:
         planned = trainer.fit([at.run for at in course.finals])
@@ -117,19 +117,19 @@ def outcome_of(plan: ComparisonPlan, store: Store, trainer: Trainer) -> Outcome:
             if result is None or result.status == "failed":
                 continue
             if result.status == "diverged":
-                found.append(Row(at.place, at.run.seed, {"error": math.inf}, result.key))
+                finished.append(Row(at.place, at.run.seed, {"error": math.inf}, result.key))
                 continue
             (row,) = rows([at], {at.run.cell_key: result})
             row.metrics["step_seconds"] = result.seconds / plan.step_units(at.run)
             if result.tokens and result.seconds:
                 row.metrics["tokens_per_second"] = result.tokens / result.steps / row.metrics["step_seconds"]
-            found.append(row)
+            finished.append(row)
             curves[row.key] = [(step, value) for step, name, value in result.curve if name == "error"]
-    return Outcome(plan, course, found, rank_variants(found, plan.base, curves))
+    return Outcome(plan, course, finished, rank_variants(finished, plan.base, curves))
 
 
 def remembered(question: Question, folder: Path, trainer: Trainer) -> ComparisonPlan:
-    """The plan of a question: drawn up once, and found again."""
+    """The plan of a question: drawn up once, and read again."""
     file = folder / "compare" / f"{question.key}.json"
     if file.exists():
         return ComparisonPlan(**json.loads(file.read_text()))

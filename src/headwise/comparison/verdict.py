@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
-from headwise.comparison.external import NAME, sizes_of
+from headwise.comparison.external import COMMAND_TASK, sizes_of
 from headwise.comparison.judge import DECIDED, Ranking
 from headwise.comparison.pace import in_words, run_seconds
 from headwise.comparison.plan import NEAR, ComparisonPlan, costs
@@ -28,20 +28,25 @@ def variant_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """One row per variant: the base, the other finalists from the best, then those that were dropped."""
     plan, course = outcome.plan, outcome.course
     facts = {}
-    for arm in plan.arms:
-        sizes = {name: value for name, value in ModelShape.parse(arm.shape).model_dump().items() if name in AXES}
-        rate = {"learning_rate": course.rates.get(arm.shape, math.nan), "steps": arm.steps}
-        facts[arm.shape] = {**sizes, **costs(plan, arm.shape), "difference": difference(plan, arm.shape), **rate}
+    for variant in plan.arms:
+        sizes = {name: value for name, value in ModelShape.parse(variant.shape).model_dump().items() if name in AXES}
+        rate = {"learning_rate": course.rates.get(variant.shape, math.nan), "steps": variant.steps}
+        facts[variant.shape] = {
+            **sizes,
+            **costs(plan, variant.shape),
+            "difference": difference(plan, variant.shape),
+            **rate,
+        }
     return _listed(outcome.ranking, outcome.rows, facts, course.dropped)
 
 
 def csv_rows(ranking: Ranking, rows: list[Row]) -> list[dict[str, Any]]:
     """Sizes of variants that are named by their shape, and the mean of every other column."""
     facts = {judged.arm: sizes_of(judged.arm) for judged in ranking.arms}
-    for arm, known in facts.items():
-        found = [row.metrics for row in rows if row.cell["arm"] == arm]
+    for variant, known in facts.items():
+        its_rows = [row.metrics for row in rows if row.cell["arm"] == variant]
         known |= {
-            name: _mean(m[name] for m in found if name in m) for name in found[0] if name not in ("seed", "error")
+            name: _mean(m[name] for m in its_rows if name in m) for name in its_rows[0] if name not in ("seed", "error")
         }
     return _listed(ranking, rows, facts, {})
 
@@ -49,13 +54,13 @@ def csv_rows(ranking: Ranking, rows: list[Row]) -> list[dict[str, Any]]:
 def _listed(
     ranking: Ranking, rows: list[Row], facts: dict[str, dict[str, Any]], dropped: dict[str, str]
 ) -> list[dict[str, Any]]:
-    order = sorted(ranking.arms, key=lambda arm: (arm.arm != ranking.base, bool(arm.note), arm.metric))
+    order = sorted(ranking.arms, key=lambda variant: (variant.arm != ranking.base, bool(variant.note), variant.metric))
     listed = []
-    for arm in order:
-        numbers = {name: value for name, value in vars(arm).items() if name not in ("arm", "note")}
-        done = [row.metrics for row in rows if row.cell["arm"] == arm.arm and math.isfinite(row.metrics["error"])]
+    for variant in order:
+        numbers = {name: value for name, value in vars(variant).items() if name not in ("arm", "note")}
+        done = [row.metrics for row in rows if row.cell["arm"] == variant.arm and math.isfinite(row.metrics["error"])]
         speeds = {name: _mean(m[name] for m in done if name in m) for name in ("tokens_per_second", "seconds")}
-        listed.append({"shape": arm.arm, **facts.get(arm.arm, {}), **numbers, **speeds, "note": arm.note})
+        listed.append({"shape": variant.arm, **facts.get(variant.arm, {}), **numbers, **speeds, "note": variant.note})
     for shape, why in dropped.items():
         blank = {name: math.nan for name in listed[0] if name not in facts[shape]}
         listed.append(
@@ -65,16 +70,16 @@ def _listed(
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return mean(found) if found else math.nan
+    numbers = list(values)
+    return mean(numbers) if numbers else math.nan
 
 
 def difference(plan: ComparisonPlan, shape: str) -> float:
     """How far a variant's held cost is from the base's; time is held by steps."""
     if plan.hold == "time":
         return 0.0
-    held = HELD_COST[plan.hold]
-    return costs(plan, shape)[held] / costs(plan, plan.base)[held] - 1
+    cost = HELD_COST[plan.hold]
+    return costs(plan, shape)[cost] / costs(plan, plan.base)[cost] - 1
 
 
 # ---- what was held, and what was not -------------------------------------------------------------------------------
@@ -82,13 +87,13 @@ def difference(plan: ComparisonPlan, shape: str) -> float:
 
 def held_equal(plan: ComparisonPlan) -> list[str]:
     if plan.hold == "time":
-        lengths = ", ".join(f"{arm.shape} {arm.steps:,}" for arm in plan.arms)
+        lengths = ", ".join(f"{variant.shape} {variant.steps:,}" for variant in plan.arms)
         lines = [f"training time, by steps, from one measurement of a step of each variant here: {lengths}"]
     else:
-        farthest = max((difference(plan, arm.shape) for arm in plan.arms), key=abs)
+        farthest = max((difference(plan, variant.shape) for variant in plan.arms), key=abs)
         cost = COST_NAMES[HELD_COST[plan.hold]]
         lines = [f"{cost} of the body (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
-    if plan.task["name"] == NAME:
+    if plan.task["name"] == COMMAND_TASK:
         return [*lines, "the command, but for what it is told of the variant, the learning rate and the seed"]
     recipe = plan.recipe
     lines.append(
@@ -104,7 +109,7 @@ def confounds(outcome: Outcome) -> list[str]:
     lines = [*_unequal_costs(plan), *_other_sizes(plan), *_rates(outcome)]
     if course.dropped:
         lines.append(f"dropped on short trials with one seed, so unlikely but not judged: {', '.join(course.dropped)}")
-    if plan.task["name"] != NAME:
+    if plan.task["name"] != COMMAND_TASK:
         lines.append("initial weights are drawn per shape: the same distribution, not the same values")
     return lines
 
@@ -114,11 +119,11 @@ def _unequal_costs(plan: ComparisonPlan) -> Iterable[str]:
     for name, title in COST_NAMES.items():
         if name == HELD_COST.get(plan.hold):
             continue
-        ratios = [costs(plan, arm.shape)[name] / base[name] - 1 for arm in plan.arms]
+        ratios = [costs(plan, variant.shape)[name] / base[name] - 1 for variant in plan.arms]
         if max(map(abs, ratios)) > NEAR:
             yield f"{title}: {min(ratios):+.0%} to {max(ratios):+.0%} of the base's"
     if plan.hold != "time":
-        off = [arm.shape for arm in plan.arms if abs(difference(plan, arm.shape)) > NEAR]
+        off = [variant.shape for variant in plan.arms if abs(difference(plan, variant.shape)) > NEAR]
         if off:
             yield f"{COST_NAMES[HELD_COST[plan.hold]]} are not equal: {', '.join(off)}"
         yield "time: a step of one variant takes longer than of another (tokens/s)"
@@ -126,7 +131,7 @@ def _unequal_costs(plan: ComparisonPlan) -> Iterable[str]:
 
 def _other_sizes(plan: ComparisonPlan) -> Iterable[str]:
     """Depth and MLP, which change with the attention where that is what meets the budget."""
-    shapes = [ModelShape.parse(arm.shape) for arm in plan.arms]
+    shapes = [ModelShape.parse(variant.shape) for variant in plan.arms]
     for name in ("depth", "mlp"):
         sizes = {getattr(shape, name) for shape in shapes}
         if len(sizes) > 1:
@@ -140,7 +145,7 @@ def _rates(outcome: Outcome) -> Iterable[str]:
         return
     share = f"1/{plan.rungs[-1]} of the steps" if plan.rungs[-1] > 1 else "full length"
     yield f"learning rates were chosen with one seed, at {share}"
-    edge = [f"{arm} ({rate:g})" for arm, rate in rates.items() if rate in (plan.rates[0], plan.rates[-1])]
+    edge = [f"{variant} ({rate:g})" for variant, rate in rates.items() if rate in (plan.rates[0], plan.rates[-1])]
     if edge:
         yield f"at the edge of the grid, so that another learning rate may be better: {', '.join(edge)}; widen --lr"
     if any(row.metrics and "validation_error" not in row.metrics for row in outcome.rows if _finite(row)):
@@ -158,14 +163,14 @@ def verdict(ranking: Ranking) -> str:
     """One sentence."""
     if ranking.winner is None:
         return "No answer: too few paired runs have ended to tell chance from an effect."
-    if len([arm for arm in ranking.arms if not arm.note]) < 2:
+    if len([variant for variant in ranking.arms if not variant.note]) < 2:
         return f"No answer: only {ranking.winner} could be judged."
     chance = f"{ranking.probability_best:.0%}" if ranking.probability_best < 0.995 else "over 99%"
     if ranking.decided:
         kept = "Keep the base: " if ranking.winner == ranking.base else ""
         return f"{kept}{ranking.winner} is best, with probability {chance} ({len(ranking.seeds)} paired seeds)."
-    rivals = " and ".join(arm for arm in ranking.contenders if arm != ranking.winner)
-    better = {arm.arm for arm in ranking.arms if arm.delta_high < 0}
+    rivals = " and ".join(variant for variant in ranking.contenders if variant != ranking.winner)
+    better = {variant.arm for variant in ranking.arms if variant.delta_high < 0}
     beaten = (
         "Better than the base, but which is best is not decided" if better >= {*ranking.contenders} else "Not decided"
     )
@@ -179,13 +184,13 @@ def settle(outcome: Outcome, words: list[str], workers: int) -> str | None:
         return None
     if ranking.needed is None:
         return "no reasonable number of seeds: as far as loss goes these variants are equal, so choose by cost"
-    arms = [arm for arm in plan.arms if arm.shape in (*ranking.contenders, plan.base)]
-    one = sum(run_seconds(plan, arm, plan.final(arm, plan.rates[0], 0)) for arm in arms)
+    variants = [variant for variant in plan.arms if variant.shape in (*ranking.contenders, plan.base)]
+    one = sum(run_seconds(plan, variant, plan.final(variant, plan.rates[0], 0)) for variant in variants)
     more = in_words((ranking.needed - len(ranking.seeds)) * one / workers)
     needed = f"{ranking.needed} paired seeds, if noise and gap stay what they are: {more} more"
     if plan.hold == "time":
         return needed
-    return f"{needed}, with {rerun(plan, words, [arm.shape for arm in arms[1:]], ranking.needed)}"
+    return f"{needed}, with {rerun(plan, words, [variant.shape for variant in variants[1:]], ranking.needed)}"
 
 
 def csv_settle(ranking: Ranking) -> str | None:
@@ -196,10 +201,10 @@ def csv_settle(ranking: Ranking) -> str | None:
     return f"{ranking.needed} paired seeds, if noise and gap stay what they are"
 
 
-def rerun(plan: ComparisonPlan, words: list[str], arms: list[str] | None = None, seeds: int = 0) -> str:
+def rerun(plan: ComparisonPlan, words: list[str], variants: list[str] | None = None, seeds: int = 0) -> str:
     """The command that asks the same again with nothing left to choose; what is in the store is not done again."""
     asked = [*words, "--base", plan.base, "--hold", plan.hold]
-    for shape in [arm.shape for arm in plan.arms[1:]] if arms is None else arms:
+    for shape in [variant.shape for variant in plan.arms[1:]] if variants is None else variants:
         asked += ["--arms", shape]
     asked += ["--steps", str(plan.arms[0].steps), "--seeds", str(seeds or plan.seeds)]
     return shlex.join([*asked, *_recipe(plan.rates, plan.recipe.batch)])

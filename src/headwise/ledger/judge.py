@@ -4,11 +4,12 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from headwise.ledger.claims import Claim, Comparison
 from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, interval
-from headwise.ledger.study import PRESETS, Study, study_rows
+from headwise.ledger.study import PRESET_ORDER, Study, study_rows
 from headwise.spec import SpecError
 from headwise.store.rows import Row
 from headwise.store.store import Store
@@ -39,6 +40,7 @@ class Scale:
     tasks: tuple[str, ...]
     steps: tuple[int, int]
     parameters: tuple[int, int]
+    data: tuple[str, ...] = ()  # files or data sets that were read, where the runs name them
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,14 @@ def _measured(comparison: Comparison, level: float, decides: bool) -> Measured:
 
 def judge_all(study: Study, store: Store) -> list[Judgement]:
     """Every claim of a study, from the largest preset whose every cell has rows; without one, claims stay open."""
-    rows = {preset: study_rows(study, preset, store) for preset in PRESETS if preset in study.presets}
+    rows = {preset: study_rows(study, preset, store) for preset in PRESET_ORDER if preset in study.presets}
     whole = (preset for preset, some in rows.items() if some and _covers(study, preset, some))
     used = next(whole, next((preset for preset, some in rows.items() if some), "laptop"))
     larger = "paper" if used == "laptop" and rows[used] and "paper" in study.presets else "laptop"
     remedy, mine = _remedy(study, larger, rows.get(larger, [])), rows.get(used, [])
     done = _covers(study, used, mine)
     judgements = [judge_claim(claim, used, mine, remedy, done) for claim in study.claims]
-    return [replace(judgement, scale=_scale(study, used, mine, judgement.runs)) for judgement in judgements]
+    return [replace(judgement, scale=_scale(study, used, mine, judgement.runs, store)) for judgement in judgements]
 
 
 def _remedy(study: Study, preset: str, rows: list[Row]) -> Remedy:
@@ -167,17 +169,21 @@ def _covers(study: Study, preset: str, rows: list[Row]) -> bool:
     return {_spot(cell.place) for cell in study.of(preset)} <= {_spot(row.cell) for row in rows}
 
 
-def _scale(study: Study, preset: str, rows: list[Row], keys: tuple[str, ...]) -> Scale | None:
-    """Of the runs behind a claim."""
+def _scale(study: Study, preset: str, rows: list[Row], keys: tuple[str, ...], store: Store) -> Scale | None:
+    """Of the runs behind a claim; stored runs say what data they read, a study's own leave it out."""
     behind = set(keys)
     used = {_spot(row.cell, row.seed): row for row in rows if row.key in behind}
-    runs = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) in used]
+    cells = [cell for cell in study.of(preset) if _spot(cell.place, cell.run.seed) in used]
+    runs = [cell.run for cell in cells]
+    one_per_task = {cell.run.task["name"]: used[_spot(cell.place, cell.run.seed)].key for cell in cells}
+    stored = [pair[0] for key in one_per_task.values() if (pair := store.get(key))]
     sizes = [int(row.metrics.get("parameters", 0)) for row in used.values()]
     if not runs:
         return None
     tasks = tuple(dict.fromkeys(str(run.task["name"]) for run in runs))
     steps = [run.steps for run in runs]
-    return Scale(tasks, (min(steps), max(steps)), (min(sizes), max(sizes)))
+    data = tuple(Path(run.task["source"]).name for run in stored if run.task.get("source"))
+    return Scale(tasks, (min(steps), max(steps)), (min(sizes), max(sizes)), data)
 
 
 def _spot(place: dict[str, Any], *seed: int) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 
     loss = floor + exp(b₀ + Σ bᵢ · log featureᵢ)
 
-One point per shape and number of steps, the mean of its seeds: seeds differ by little beside what the law leaves
-unsaid of a shape, and counting them as points would make its intervals too narrow. Size (parameters and steps) is
+One point per shape and number of steps, the mean of its seeds: seeds differ by little compared with the law's
+error for a shape, and counting them as points would make its intervals too narrow. Size (parameters and steps) is
 fitted freely, the rest is shrunk (ridge): a dozen shapes do not tell parameters from depth cleanly, so the law departs
 from one of size only as far as the points ask for. Penalty and floor are those that predict each point best from the
 others. Intervals are for a new point: t, with its leverage. They know the scatter of the points, not how uncertain the
@@ -29,12 +29,12 @@ from headwise.spec import SpecError
 FEATURES = ("parameters", "steps", "depth", "heads", "qk_rank", "mlp")
 SIZE = ("parameters", "steps")  # what is known without looking at the shape
 FLOORS = tuple(part / 20 for part in range(19))  # of the least loss
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # in points: 1 weighs as much as one point one deviation from the mean
+RIDGE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # in points: 1 weighs as much as one point one deviation from the mean
 LEAST_POINTS = len(FEATURES) + 3  # the constant, the floor, and one to have a spread
 
 
 @dataclass(frozen=True)
-class Point:
+class LossPoint:
     """The final loss of a shape, the mean of its seeds."""
 
     shape: ModelShape
@@ -72,7 +72,7 @@ class Law:
     """A fitted law; `cover` is the inverse that leverages are read from, in standardised features with a constant."""
 
     names: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[LossPoint, ...]
     floor: float
     penalty: float
     centre: Any
@@ -121,8 +121,8 @@ class Law:
         return float(row @ self.cover @ row)
 
 
-def fit(points: Iterable[Point], names: Sequence[str] = FEATURES) -> Law:
-    """The law of some points: floor and penalty by leave-one-out, slopes by least squares."""
+def fit(points: Iterable[LossPoint], names: Sequence[str] = FEATURES) -> Law:
+    """The scaling law fitted to some points: floor and penalty by leave-one-out, slopes by least squares."""
     known = tuple(points)
     logs = np.array([_logs(names, point.shape, point.steps) for point in known])
     losses = np.array([point.loss for point in known])
@@ -134,7 +134,7 @@ def fit(points: Iterable[Point], names: Sequence[str] = FEATURES) -> Law:
     shrunk = np.array([0.0, *(name not in SIZE for name in names)])
     tried = [
         (_left_out_error(rows, losses, part * losses.min(), penalty * shrunk), part * losses.min(), penalty)
-        for part, penalty in product(FLOORS, PENALTIES)
+        for part, penalty in product(FLOORS, RIDGE_PENALTIES)
     ]
     _, floor, penalty = min(tried)
     slopes, cover, used = _solve(rows, np.log(losses - floor), penalty * shrunk)
@@ -176,7 +176,7 @@ def _left_out_error(rows: Any, losses: Any, floor: float, penalties: Any) -> flo
 # ---- how good it is ------------------------------------------------------------------------------------------------
 
 
-def families_left_out(points: Iterable[Point]) -> dict[str, float]:
+def families_left_out(points: Iterable[LossPoint]) -> dict[str, float]:
     """Of each width and each depth: the typical relative error of a law that never saw it, where one can be fitted."""
     known, errors = list(points), {}
     kinds = {"width": lambda point: point.shape.width, "depth": lambda point: point.shape.depth}
@@ -186,22 +186,22 @@ def families_left_out(points: Iterable[Point]) -> dict[str, float]:
             if len(rest) >= LEAST_POINTS:
                 law = fit(rest)
                 mine = [point for point in known if of(point) == value]
-                errors[f"{kind} {value}"] = relative_error([point.loss for point in mine], foretold(law, mine))
+                errors[f"{kind} {value}"] = relative_error([point.loss for point in mine], predicted_losses(law, mine))
     return errors
 
 
-def foretold(law: Law, points: Iterable[Point]) -> list[float]:
+def predicted_losses(law: Law, points: Iterable[LossPoint]) -> list[float]:
     """Predicted losses of some points."""
     return [law.loss(point.shape, point.steps) for point in points]
 
 
 def relative_error(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Root mean square of the logarithms' differences."""
+    """Root mean square of the differences of the logarithms."""
     return float(np.sqrt(np.square(np.log(measured) - np.log(predicted)).mean()))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's; what is equal shares its ranks."""
+    """Spearman's; ties share their ranks."""
     ranks = []
     for values in (np.asarray(first), np.asarray(second)):
         ranks.append((values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) - 1) / 2)

@@ -19,7 +19,7 @@ from headwise.store.store import Store
 from headwise.sweep.resolve import fitted
 from headwise.training.run import Execution, Run
 
-PRESETS = ("paper", "laptop", "smoke")  # the first that has rows decides
+PRESET_ORDER = ("paper", "laptop", "smoke")  # the first that has rows decides
 
 
 class Preset(Spec):

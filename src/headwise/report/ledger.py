@@ -178,7 +178,8 @@ def _sizes(scale: Scale) -> str:
     (few, steps), sizes = scale.steps, [short(size).replace(" ", "") for size in scale.parameters]
     trained = f"{few:,} to {steps:,} steps" if 0 < few < steps else f"{steps:,} steps" if steps else "nothing trained"
     size = sizes[1] if sizes[0] == sizes[1] else " to ".join(sizes)
-    return f"; {' and '.join(scale.tasks)}, {trained}" + (f", {size} parameters" if scale.parameters[1] else "")
+    tasks = " and ".join(scale.tasks) + (f" ({', '.join(scale.data)})" if scale.data else "")
+    return f"; {tasks}, {trained}" + (f", {size} parameters" if scale.parameters[1] else "")
 
 
 def to_resolve(remedy: Remedy) -> str:

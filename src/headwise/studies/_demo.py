@@ -53,13 +53,13 @@ class Demo(Shown):
     @property
     def verdict(self) -> str:
         full, half = self.rows[0], self.rows[1]
-        told = (
+        errors = (
             f"with the same {full['parameters']:,} parameters, {_heads(full)} has error {full['error']:.2f} "
             f"and {_heads(half)} have {half['error']:.2f} (a constant predictor: {self.trivial_error:.2f})"
         )
         if full["high"] < 0.5 * half["low"]:
-            return f"Rank decides what a head can see: {told}."
-        return f"No cliff after {self.steps} steps: {told}. The usual 2,000 steps show it."
+            return f"Rank decides what a head can see: {errors}."
+        return f"No cliff after {self.steps} steps: {errors}. The usual 2,000 steps show it."
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ def _cells(seeds: int, steps: int) -> list[Cell]:
 
 def _summary(rows: list[Row], steps: int) -> Demo:
     """One line per shape, from full rank down."""
-    found = []
+    summaries = []
     for rank in sorted({row.cell["rank"] for row in rows}, reverse=True):
         cell = [row for row in rows if row.cell["rank"] == rank]
         errors = [row.metrics["error"] for row in cell]
         sizes = {"heads": int(cell[0].metrics["heads"]), "parameters": int(cell[0].metrics["parameters"])}
         spread = {"error": mean(errors), "low": min(errors), "high": max(errors), "seeds": len(errors)}
-        found.append({**sizes, "qk_rank": rank, **spread})
-    return Demo(found, mean(row.metrics["trivial_error"] for row in rows), steps, rows)
+        summaries.append({**sizes, "qk_rank": rank, **spread})
+    return Demo(summaries, mean(row.metrics["trivial_error"] for row in rows), steps, rows)
 
 
 def _heads(row: dict[str, Any]) -> str:

@@ -209,8 +209,8 @@ def claims(
     known = load_all(studies)
     wanted = {claim.id for claim in asked_for(source, (claim for study in known for claim in study.claims))}
     asked = [study for study in known if any(claim.id in wanted for claim in study.claims)]
-    with opened(store, results) as held:
-        judged = [judgement for study in asked for judgement in judge_all(study, held)]
-        certified = check(held.runs(status="done", task="nearest-neighbor"))
+    with opened(store, results) as runs:
+        judged = [judgement for study in asked for judgement in judge_all(study, runs)]
+        certified = check(runs.runs(status="done", task="nearest-neighbor"))
     chosen = (judgement for judgement in sorted(judged, key=ledger_order) if judgement.claim.id in wanted)
     return Ledger(tuple(chosen), certified)

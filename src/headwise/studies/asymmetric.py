@@ -3,10 +3,10 @@
 Source: the note on what the rank paper means for nanochat, point 2.
 Claims: N2.
 Task: the next byte of text, by a nanochat-style decoder.
-Grid: arms of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it; or
-one is raised by half at the cost of the other. Each variant has its own learning rate, chosen on validation with a seed
-that is not judged.
-Power: with three seeds a pair of arms was separated from a ratio of about 1.05 on, so six are run.
+Grid: variants of equal parameters. The rank of queries and keys, or that of values, is doubled and the MLP pays for it;
+or one is raised by half at the cost of the other. Each variant has its own learning rate, chosen on validation with a
+seed that is not judged.
+Power: with three seeds two variants were told apart from a ratio of about 1.05 on, so six are run.
 Command: headwise study run asymmetric --preset laptop (about 10 minutes on two cores)
 """
 
@@ -16,7 +16,7 @@ from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.text import SIZES, TextPreset, text_run
+from headwise.studies._recipes.text import TEXT_SIZES, TextPreset, text_run
 
 
 class AsymmetricPreset(TextPreset):
@@ -26,13 +26,13 @@ class AsymmetricPreset(TextPreset):
 
 
 PRESETS = {
-    "smoke": AsymmetricPreset.like(SIZES["smoke"], heads=2),
-    "laptop": AsymmetricPreset.like(SIZES["laptop"], heads=4, seeds=6),
-    "paper": AsymmetricPreset.like(SIZES["paper"], heads=14),
+    "smoke": AsymmetricPreset.like(TEXT_SIZES["smoke"], heads=2),
+    "laptop": AsymmetricPreset.like(TEXT_SIZES["laptop"], heads=4, seeds=6),
+    "paper": AsymmetricPreset.like(TEXT_SIZES["paper"], heads=14),
 }
 
 
-def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
+def variants_of(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
     """The usual shape and four others with its number of parameters."""
     usual = ModelShape(width=width, heads=heads, depth=depth)
     rank, mlp = usual.layers[0].qk_rank, usual.mlps[0]
@@ -52,10 +52,10 @@ def arms(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
 
 
 def cells(preset: AsymmetricPreset) -> list[Cell]:
-    found = arms(preset.width, preset.heads, preset.depth)
+    variants = variants_of(preset.width, preset.heads, preset.depth)
     return [
         Cell({"arm": name}, text_run(preset, shape, seed))
-        for name, shape in found.items()
+        for name, shape in variants.items()
         for seed in range(preset.seeds)
     ]
 
@@ -71,9 +71,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps; "
-    told += f"equal parameters, {used.tuning}"
-    return frontier(rows, "arm", "Rank for queries and keys, or for values", [told], "bits per byte")
+    note = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps; "
+    note += f"equal parameters, {used.tuning}"
+    return frontier(rows, "arm", "Rank for queries and keys, or for values", [note], "bits per byte")
 
 
 CLAIMS = (Claim("N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys),)

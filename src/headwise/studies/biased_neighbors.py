@@ -34,16 +34,16 @@ PRESETS = {
 
 
 def cells(preset: BiasedPreset) -> list[Cell]:
-    found = []
+    cells = []
     for dim, jumps in preset.targets:
         for seed in range(preset.seeds):
             full = constructed({"name": "biased-heads", "jumps": jumps, "inverse_temperature": 1000.0}, dim, seed=seed)
-            found.append(Cell({"dim": dim, "rank": dim, "heads": jumps}, full))
+            cells.append(Cell({"dim": dim, "rank": dim, "heads": jumps}, full))
             for rank in preset.ranks:
                 for heads in preset.heads:
                     run = _fitted(dim, jumps, rank, heads, seed)
-                    found.append(Cell({"dim": dim, "rank": rank, "heads": heads}, run))
-    return found
+                    cells.append(Cell({"dim": dim, "rank": rank, "heads": heads}, run))
+    return cells
 
 
 def _fitted(dim: int, jumps: int, rank: int, heads: int, seed: int) -> Run:
@@ -53,13 +53,13 @@ def _fitted(dim: int, jumps: int, rank: int, heads: int, seed: int) -> Run:
 
 def separation(rows: list[Row]) -> list[Comparison]:
     """Q4: of a constant predictor's error full rank leaves a tenth at most, low rank nine tenths; heads needed grow."""
-    found = []
+    comparisons = []
     for dim, rank, heads in sorted({(row.cell["dim"], row.cell["rank"], row.cell["heads"]) for row in rows}):
         name = f"{heads} heads of rank {rank} in {dim} dimensions"
         here = Variant(name, cell(rows, dim=dim, rank=rank, heads=heads))
         required: dict[str, Any] = {"at_most": 0.1} if rank == dim else {"at_least": 0.9}
-        found.append(per_seed(here, NO_SKILL, lambda row: row.metrics["error"] / TRIVIAL, **required))
-    return [*found, *certified_growth()]
+        comparisons.append(per_seed(here, NO_SKILL, lambda row: row.metrics["error"] / TRIVIAL, **required))
+    return [*comparisons, *certified_growth()]
 
 
 def certified_growth() -> list[Comparison]:
@@ -68,13 +68,13 @@ def certified_growth() -> list[Comparison]:
     from headwise.theory.bounds import graded_heads_needed
     from headwise.theory.sphere import alternating_sign, zonal_spectrum
 
-    found = []
+    comparisons = []
     for dim in (8, 16, 32):
         wave, jumps = alternating_sign(dim, 3 * dim - 1)
         needed = graded_heads_needed(dim, 1, "0.4", zonal_spectrum(dim, wave, 8 * dim, jumps), values="free")
         target = f"d = {dim}, error 0.4 ({3 * dim - 1} full-rank heads reach it)"
-        found.append(proved("log₂(rank-1 heads needed) / d", target, math.log2(needed) / dim, at_least=1.0))
-    return found
+        comparisons.append(proved("log₂(rank-1 heads needed) / d", target, math.log2(needed) / dim, at_least=1.0))
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:

@@ -19,7 +19,7 @@ from headwise.store.rows import Cell, Row, cell
 from headwise.training.run import ProbeName, Recipe, Run
 
 KAPPA = "heads-condition.layer0"
-PROBES: tuple[ProbeName, ...] = ("heads-condition", "centred-heads-condition", "residual-block-condition")
+BLOCK_PROBES: tuple[ProbeName, ...] = ("heads-condition", "centred-heads-condition", "residual-block-condition")
 
 
 class BlockPreset(Preset):
@@ -58,7 +58,7 @@ def _run(preset: BlockPreset, heads: int, size: int, seed: int) -> Run:
         recipe=Recipe(batch=64),
         steps=0,
         seed=seed,
-        probes=PROBES,
+        probes=BLOCK_PROBES,
     )
 
 
@@ -73,14 +73,14 @@ def more_heads(rows: list[Row]) -> list[Comparison]:
     few, last = counts[len(counts) // 2], counts[-1]
     wide = cell(rows, axis="fixed head size")
     enough = min(r.cell["heads"] for r in wide if r.cell["heads"] * r.cell["size"] > r.cell["tokens"])
-    found = []
+    comparisons = []
     for axis, low, high, factor in (
         ("fixed width", 1, few, 1.5),
         ("fixed width", few, last, 1.1),
         ("fixed head size", enough, last, 1.1),
     ):
         fewer, more = (Variant(_heads(heads), cell(rows, axis=axis, heads=heads)) for heads in (low, high))
-        found.append(paired(more, fewer, metric=CONDITION, field=KAPPA, where=axis, at_most=1 / factor))
+        comparisons.append(paired(more, fewer, metric=CONDITION, field=KAPPA, where=axis, at_most=1 / factor))
     many = Variant(f"{last} real heads", cell(wide, heads=last))
     tokens, size = (many.rows[0].cell[name] for name in ("tokens", "size"))
     predicted = marchenko_pastur(tokens, last * size)
@@ -92,7 +92,7 @@ def more_heads(rows: list[Row]) -> list[Comparison]:
         where="fixed head size",
         at_most=2.0,
     )
-    return [*found, limit]
+    return [*comparisons, limit]
 
 
 def _heads(count: int) -> str:
@@ -101,22 +101,22 @@ def _heads(count: int) -> str:
 
 def heads_or_size(rows: list[Row]) -> list[Comparison]:
     """L4: at equal parameters, more heads have a lower κ than larger heads."""
-    found = []
+    comparisons = []
     for size in sorted({row.cell["size"] for row in cell(rows, axis="larger heads")}):
         base = min(row.cell["size"] for row in cell(rows, axis="fixed head size"))
         heads = 4 * size // base
         if size > base and (more := cell(rows, axis="fixed head size", heads=heads)):
             larger = Variant(f"4 heads of dim {size}", cell(rows, axis="larger heads", size=size))
             variant = Variant(f"{heads} heads of dim {base}", more)
-            found.append(paired(variant, larger, metric=CONDITION, field=KAPPA, at_most=1.0))
-    return found
+            comparisons.append(paired(variant, larger, metric=CONDITION, field=KAPPA, at_most=1.0))
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.theory.conditioning import marchenko_pastur
 
-    points: list[Point] = []
+    points: list[Mark] = []
     names = {"heads": "κ of the heads' outputs", "centred-heads": "without the mean over tokens"}
     names |= {"residual-block": "of the block with its residual"}
     kept = [row for row in rows if row.cell["axis"] != "larger heads"]
@@ -127,7 +127,7 @@ def chart(rows: list[Row], preset: str) -> Any:
     ):
         if columns != kept[0].cell["tokens"]:
             kappa = marchenko_pastur(kept[0].cell["tokens"], columns)
-            said: Point = {"x": heads, "y": kappa, "series": "theorem, Gaussian entries", "panel": axis}
+            said: Mark = {"x": heads, "y": kappa, "series": "theorem, Gaussian entries", "panel": axis}
             points.append({**said, "kind": "theory"})
     used = PRESETS[preset]
     notes = [f"one attention layer at initialisation, {used.points} tokens, width {used.dim}"]

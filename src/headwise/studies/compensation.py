@@ -16,7 +16,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import HEAD_PROBES, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 
 class CompensationPreset(NeighborPreset):
@@ -27,9 +27,9 @@ class CompensationPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": CompensationPreset.like(SIZES["smoke"], depths=(1, 2), ranks=(8, 4)),
-    "laptop": CompensationPreset.like(SIZES["laptop"], depths=(1, 2), ranks=(16, 8, 4)),
-    "paper": CompensationPreset.like(SIZES["paper"], depths=(1, 3, 5), ranks=(64, 32, 16, 8)),
+    "smoke": CompensationPreset.like(NEIGHBOR_SIZES["smoke"], depths=(1, 2), ranks=(8, 4)),
+    "laptop": CompensationPreset.like(NEIGHBOR_SIZES["laptop"], depths=(1, 2), ranks=(16, 8, 4)),
+    "paper": CompensationPreset.like(NEIGHBOR_SIZES["paper"], depths=(1, 3, 5), ranks=(64, 32, 16, 8)),
 }
 
 
@@ -50,18 +50,18 @@ def by_depth(rows: list[Row]) -> list[Comparison]:
     half = int(rows[0].cell["dim"]) // 2
     deep = min((row.cell["depth"] for row in rows if row.cell["depth"] > 1), default=2)
     shallow, deeper = (cell(rows, rank=half, depth=depth) for depth in (1, deep))
-    told = {"where": f"rank {half}, {deep} layers"}
+    at = {"where": f"rank {half}, {deep} layers"}
     first, last = Variant("first layer", deeper), Variant("last layer", deeper)
     more = Variant(f"{deep} layers", deeper)
     return [
         paired(more, Variant("1 layer", shallow), where=f"rank {half}", at_most=1 / 1.1),
-        per_seed(last, "first layer", _over("sharpness", -1, 0), metric="attention sharpness", at_least=1.1, **told),
+        per_seed(last, "first layer", _over("sharpness", -1, 0), metric="attention sharpness", at_least=1.1, **at),
         per_seed(
-            first, "last layer", _over("attention-entropy", 0, -1), metric="attention entropy", at_least=1.1, **told
+            first, "last layer", _over("attention-entropy", 0, -1), metric="attention entropy", at_least=1.1, **at
         ),
         per_seed(
             Variant("least of all layers", deeper), "the rank", _rank_used, metric="effective rank of QKᵀ",
-            at_least=0.9, **told,
+            at_least=0.9, **at,
         ),
     ]  # fmt: skip
 
@@ -80,17 +80,17 @@ def _rank_used(row: Row) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
     used = PRESETS[preset]
     names = {"sharpness": "sharpness", "attention-entropy": "entropy (nats)", "qk-rank": "effective rank of QKᵀ"}
     named = [Row({**row.cell, "model": _model(row)}, row.seed, row.metrics, row.key) for row in rows]
-    points: list[Point] = []
+    points: list[Mark] = []
     for probe, panel in names.items():
         for layer in range(max(used.depths)):
-            found = measured(named, "dim", "model", metric=f"{probe}.layer{layer}")
-            points += [{**point, "x": layer + 1, "panel": panel} for point in found]
-    notes = [f"{used.told}; means over heads"]
+            values = measured(named, "dim", "model", metric=f"{probe}.layer{layer}")
+            points += [{**point, "x": layer + 1, "panel": panel} for point in values]
+    notes = [f"{used.setting}; means over heads"]
     return curves(points, "What attention does, layer by layer", notes, "layer", "value", log_x=False)
 
 

@@ -4,23 +4,24 @@ Source: the open questions of Saratchandran, Teney, Lucey, "Leaner Transformers:
 2505.20802), and its reviewers'.
 Claims: L12, L13.
 Task: classes of images by a vision transformer. κ is that of the heads' outputs side by side, the geometric mean over
-layers: at the beginning (a run of no steps with the same weights), and over all evaluations of training; above
-2²³, where float32 cannot tell it from infinite, it counts as that.
+layers: at initialisation (a run of no steps with the same weights), and over all evaluations of training; values above
+2²³, which float32 cannot tell from infinity, count as 2²³.
 Grid: heads × depth at a fixed width; and at one shape, the plain one, three interventions that leave it as it is: a
 norm of queries and keys, orthogonal matrices of attention at the beginning (the drawn ones with equal singular values),
-and tokens whitened before the first block (κ of the tokens is 1, the class token as long as the others). Each arm has
-its own learning rate, chosen on validation with a seed that is not judged.
+and tokens whitened before the first block (κ of the tokens is 1, the class token as long as the others). Each variant
+has its own learning rate, chosen on validation with a seed that is not judged.
 Steps to target: when validation's cross-entropy first falls, on straight lines between evaluations, to what the plain
-arm of the same seed has after 60 % of its steps. A run that never does counts with all its steps.
+variant of the same seed has after 60 % of its steps. A run that never does counts with all its steps.
 Claims: L12 has two parts, and needs both. Over a seed's runs the logarithm of the steps is regressed on log κ, log
 heads and log depth; the factor in steps that doubling κ makes is above 1, with κ at the beginning and with κ in
 training. And each intervention that lowers κ in training (in every seed) lowers the steps to target. L13: the least κ
-of an intervention is no more than 10 % above the least κ of any number of heads at the plain arm's depth, at the
+of an intervention is no more than 10 % above the least κ of any number of heads at the plain variant's depth, at the
 beginning and in training.
-Power: in pilots (75 steps, seeds 100 to 102) the ratio of steps to target of two arms differed between seeds by 14 %,
-so that five seeds, at the level of five comparisons, see a factor of 1.33; that of two κ in training, by 3 to 19 %.
-Limits: whitening takes from the tokens what their singular values told, beside their κ; the other two interventions do
-not, but lower κ by less.
+Power: in pilots (75 steps, seeds 100 to 102) the ratio of steps to target of two variants differed between seeds by
+14 %, so that five seeds, at the level of five comparisons, see a factor of 1.33; that of two κ in training, by 3 to
+19 %.
+Limits: whitening also removes the information in the tokens' singular values; the other two interventions do not, but
+lower κ by less.
 Command: headwise study run conditioning-and-speed --preset laptop --data images=PLACE (about 5 minutes on two cores)
 """
 
@@ -35,7 +36,7 @@ from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.images import CIFAR, IMAGENET, ImagePreset, vit_run
-from headwise.studies._recipes.statistics import HEADS, LARGEST, kappa
+from headwise.studies._recipes.statistics import HEADS_KAPPA, LARGEST, kappa
 from headwise.training.run import Run
 
 REACHED_BY, AS_WELL = 0.6, 1 / 1.1
@@ -74,24 +75,26 @@ PRESETS = {
 
 
 def cells(preset: SpeedPreset) -> list[Cell]:
-    arms = [("heads", depth, heads) for depth, counts in preset.grid.items() for heads in counts]
-    arms += [(kind, *preset.plain) for kind in ("plain", *INTERVENTIONS)]
-    arms.remove(("heads", *preset.plain))
-    found = []
-    for kind, depth, heads in arms:
-        told = f"{depth} × {heads} heads" + (f", {kind}" if kind in INTERVENTIONS else "")
-        place = {"arm": told, "kind": kind, "depth": depth, "heads": heads}
+    variants = [("heads", depth, heads) for depth, counts in preset.grid.items() for heads in counts]
+    variants += [(kind, *preset.plain) for kind in ("plain", *INTERVENTIONS)]
+    variants.remove(("heads", *preset.plain))
+    cells = []
+    for kind, depth, heads in variants:
+        name = f"{depth} layer{'s' * (depth > 1)}, {heads} head{'s' * (heads > 1)}" + (
+            f", {kind}" if kind in INTERVENTIONS else ""
+        )
+        place = {"arm": name, "kind": kind, "depth": depth, "heads": heads}
         for seed in range(preset.seeds):
             run = _run(preset, kind, depth, heads, seed)
-            found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
-            found.append(Cell({**place, "part": "training"}, run))
-    return found
+            cells.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
+            cells.append(Cell({**place, "part": "training"}, run))
+    return cells
 
 
 def _run(preset: SpeedPreset, kind: str, depth: int, heads: int, seed: int) -> Run:
     run = vit_run(preset, ModelShape(width=preset.width, heads=heads, depth=depth), seed)
     options = run.options.replace(**INTERVENTIONS.get(kind, {}))
-    return run.replace(options=options, evaluations=preset.evaluations, probes=(HEADS,))
+    return run.replace(options=options, evaluations=preset.evaluations, probes=(HEADS_KAPPA,))
 
 
 def steps_to(row: Row, target: float) -> float:
@@ -110,34 +113,40 @@ def _curve(row: Row) -> list[tuple[int, float]]:
 
 
 def target_of(plain: Row) -> float:
-    """Cross-entropy of the plain arm after 60 % of its steps, at the nearest evaluation."""
+    """Cross-entropy of the plain variant after 60 % of its steps, at the nearest evaluation."""
     curve = _curve(plain)
     wanted = REACHED_BY * curve[-1][0]
     return min(curve, key=lambda point: abs(point[0] - wanted))[1]
 
 
 def measured_rows(rows: list[Row]) -> list[Row]:
-    """A row for each trained run whose seed has a plain arm and whose beginning was probed: its κ and its steps."""
-    begun = {(row.cell["arm"], row.seed): kappa(row, HEADS, most=LARGEST) for row in cell(rows, part="beginning")}
+    """A row for each trained run whose seed has a plain variant and whose beginning was probed: its κ and its steps."""
+    begun = {(row.cell["arm"], row.seed): kappa(row, HEADS_KAPPA, most=LARGEST) for row in cell(rows, part="beginning")}
     targets = {row.seed: target_of(row) for row in cell(rows, kind="plain", part="training")}
-    found = []
+    trained = []
     for row in cell(rows, part="training"):
         if (row.cell["arm"], row.seed) in begun and row.seed in targets:
-            told = {BEGINNING: begun[row.cell["arm"], row.seed], TRAINING: kappa(row, HEADS, 0.0, 1.0, LARGEST)}
-            found.append(replace(row, metrics={**told, "steps": steps_to(row, targets[row.seed])}))
-    return found
+            kappas = {
+                BEGINNING: begun[row.cell["arm"], row.seed],
+                TRAINING: kappa(row, HEADS_KAPPA, 0.0, 1.0, LARGEST),
+            }
+            trained.append(replace(row, metrics={**kappas, "steps": steps_to(row, targets[row.seed])}))
+    return trained
 
 
 def faster(rows: list[Row]) -> list[Comparison]:
     """L12: steps grow with κ over all runs, and fall with each intervention that lowers κ."""
     known = measured_rows(rows)
     plain = Variant("plain", cell(known, kind="plain"))
-    found = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
+    comparisons = [_per_doubling(known, metric) for metric in (BEGINNING, TRAINING)]
     changed = [Variant(f"{kind} (lowers κ)", cell(known, kind=kind)) for kind in INTERVENTIONS]
     lowered = [variant for variant in changed if _lowers(plain, variant)]
     if not lowered:
-        return [*found, against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0)]
-    return [*found, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
+        return [
+            *comparisons,
+            against(STEPS, "an intervention that lowers κ in every seed", plain.name, (), at_most=1.0),
+        ]
+    return [*comparisons, *(paired(variant, plain, metric=STEPS, field="steps", at_most=1.0) for variant in lowered)]
 
 
 def _lowers(plain: Variant, changed: Variant) -> bool:
@@ -146,7 +155,7 @@ def _lowers(plain: Variant, changed: Variant) -> bool:
 
 
 def _per_doubling(rows: list[Row], metric: str) -> Comparison:
-    """The factor in steps to target for twice the κ at equal heads and depth: one regression a seed."""
+    """The factor in steps to target for twice the κ at equal heads and depth: one regression per seed."""
     import numpy as np
 
     factors: list[float] = []
@@ -167,23 +176,23 @@ def as_well(rows: list[Row]) -> list[Comparison]:
     known = measured_rows(rows)
     depths = {row.cell["depth"] for row in cell(known, kind="plain")}
     near = [row for row in known if row.cell["depth"] in depths]
-    found = []
+    comparisons = []
     for metric in (BEGINNING, TRAINING):
         heads = _least([row for row in near if row.cell["kind"] not in INTERVENTIONS], metric)
         other = _least([row for row in near if row.cell["kind"] in INTERVENTIONS], metric)
         if heads and other:
             variant, baseline = (Variant(rows[0].cell["arm"], rows) for rows in (other, heads))
-            found.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
-    return found
+            comparisons.append(paired(variant, baseline, metric=metric, field=metric, at_most=1 / AS_WELL))
+    return comparisons
 
 
 def _least(rows: list[Row], metric: str) -> list[Row]:
-    """The rows of the arm where a metric is the least."""
-    return min(_arms(rows), key=lambda found: _typical(found, metric), default=[])
+    """The rows of the variant where a metric is the least."""
+    return min(_variants(rows), key=lambda seeds: _typical(seeds, metric), default=[])
 
 
-def _arms(rows: list[Row]) -> list[list[Row]]:
-    return [cell(rows, arm=arm) for arm in dict.fromkeys(row.cell["arm"] for row in rows)]
+def _variants(rows: list[Row]) -> list[list[Row]]:
+    return [cell(rows, arm=variant) for variant in dict.fromkeys(row.cell["arm"] for row in rows)]
 
 
 def _typical(rows: list[Row], metric: str) -> float:
@@ -191,18 +200,18 @@ def _typical(rows: list[Row], metric: str) -> float:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
 
-    points: list[Point] = []
+    points: list[Mark] = []
     for metric in (BEGINNING, TRAINING):
-        for found in _arms(measured_rows(rows)):
-            place, steps = found[0].cell, [row.metrics["steps"] for row in found]
+        for seeds in _variants(measured_rows(rows)):
+            place, steps = seeds[0].cell, [row.metrics["steps"] for row in seeds]
             series = place["arm"] if place["kind"] in INTERVENTIONS else f"other heads, depth {place['depth']}"
-            points.append(across_seeds(steps, _typical(found, metric), series, metric))
+            points.append(across_seeds(steps, _typical(seeds, metric), series, metric))
     used = PRESETS[preset]
-    told = f"vision transformers of width {used.width}; target: the plain variant's cross-entropy on validation after "
-    told += f"{REACHED_BY:.0%} of {used.steps:,} steps; {used.tuning}"
-    return curves(points, "Conditioning and speed", [told], "κ of the heads' outputs", "steps to target", log_y=False)
+    note = f"vision transformers of width {used.width}; target: the plain variant's cross-entropy on validation after "
+    note += f"{REACHED_BY:.0%} of {used.steps:,} steps; {used.tuning}"
+    return curves(points, "Conditioning and speed", [note], "κ of the heads' outputs", "steps to target", log_y=False)
 
 
 CLAIMS = (

@@ -30,11 +30,11 @@ from headwise.ledger.study import Preset, Study
 from headwise.shape import AttentionShape, ModelShape
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.images import CIFAR, IMAGENET, ImageTraining, vit_run
-from headwise.studies._recipes.statistics import HEADS, LARGEST, kappa
+from headwise.studies._recipes.statistics import HEADS_KAPPA, LARGEST, kappa
 from headwise.studies._recipes.text import TextTraining, text_run
 from headwise.training.run import ProbeName, Run
 
-PROBES: tuple[ProbeName, ...] = (HEADS, "block-condition", "residual-block-condition")
+TRAINING_PROBES: tuple[ProbeName, ...] = (HEADS_KAPPA, "block-condition", "residual-block-condition")
 JACOBIANS: tuple[ProbeName, ...] = ("jacobian-condition", "residual-jacobian-condition")
 STAGES = {"at the beginning": 0.0, "in the middle": 0.5, "at the end": 1.0}  # as parts of the steps
 
@@ -90,23 +90,23 @@ def cells(preset: TrainingPreset) -> list[Cell]:
     width = preset.width
     shapes = [("fixed width", heads, AttentionShape(width=width, heads=heads).qk_rank) for heads in preset.heads]
     shapes += [("fixed head size", heads, preset.size) for heads in preset.heads]
-    found = []
+    cells = []
     for task in ("images", "text"):
         for axis, heads, size in shapes:
             place = {"task": task, "axis": axis, "heads": heads}
             judged = axis == "fixed width" and heads in compared(preset.heads)
             for seed in range(preset.seeds if judged else preset.shown):
                 run = _run(preset, task, heads, size, seed)
-                found.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
-                found.append(Cell({**place, "part": "training"}, run))
-    return found
+                cells.append(Cell({**place, "part": "beginning"}, run.replace(steps=0)))
+                cells.append(Cell({**place, "part": "training"}, run))
+    return cells
 
 
 def _run(preset: TrainingPreset, task: str, heads: int, size: int, seed: int) -> Run:
     shape = ModelShape(width=preset.width, heads=heads, qk_rank=size, depth=preset.depth)
     run = vit_run(preset.images, shape, seed) if task == "images" else _text_run(preset.text, shape, seed)
     few = seed == 0 and heads in compared(preset.heads) and heads * size == preset.width
-    probes = PROBES + JACOBIANS if preset.jacobians and task == "images" and few else PROBES
+    probes = TRAINING_PROBES + JACOBIANS if preset.jacobians and task == "images" and few else TRAINING_PROBES
     return run.replace(evaluations=preset.evaluations, probes=probes)
 
 
@@ -115,22 +115,22 @@ def _text_run(training: TextTraining, shape: ModelShape, seed: int) -> Run:
     return text_run(training, shape, seed, positions="learned", context=training.context)
 
 
-def staged(rows: list[Row], probe: str = HEADS, most: float = math.inf) -> list[Row]:
+def staged(rows: list[Row], probe: str = HEADS_KAPPA, most: float = math.inf) -> list[Row]:
     """A row for each stage of a run, with its κ; the beginning is a run of its own."""
-    found = []
+    stages = []
     for row in rows:
         for stage, part in STAGES.items():
             value = kappa(row, probe, part, part, most)
             if (part == 0) == (row.cell["part"] == "beginning") and not math.isnan(value):
-                found.append(Row({**row.cell, "stage": stage}, row.seed, {"κ": value}, row.key))
-    return found
+                stages.append(Row({**row.cell, "stage": stage}, row.seed, {"κ": value}, row.key))
+    return stages
 
 
 def stays_true(rows: list[Row]) -> list[Comparison]:
     """L3: κ is lower with more heads, in the middle and at the end of training."""
     known = cell(staged(rows, most=LARGEST), axis="fixed width")
     counts = sorted({row.cell["heads"] for row in known})
-    found = []
+    comparisons = []
     for task in ("images", "text"):
         for fewer, more in pairwise(compared(counts)):
             names = [f"{count} head{'s' if count > 1 else ''}" for count in (more, fewer)]
@@ -149,28 +149,32 @@ def stays_true(rows: list[Row]) -> list[Comparison]:
             )
             if first.ratios:
                 began = (("at the beginning", geometric_mean(first.ratios)),)
-                found += [replace(comparison, beside=began) for comparison in later]
-    return found
+                comparisons += [replace(comparison, beside=began) for comparison in later]
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
-    names = {HEADS: "heads' outputs", "block-condition": "block's output", "residual-block-condition": "with residual"}
+    names = {
+        HEADS_KAPPA: "heads' outputs",
+        "block-condition": "block's output",
+        "residual-block-condition": "with residual",
+    }
     names |= dict(zip(JACOBIANS, ("Jacobian", "Jacobian with residual"), strict=True))
     placed = [
         replace(row, cell={**row.cell, "panel": f"{row.cell['task']}, {row.cell['axis']}: {name}"})
         for probe, name in names.items()
         for row in staged(rows, probe)
-        if math.isfinite(row.metrics["κ"]) and (probe in PROBES or row.cell["axis"] == "fixed width")
+        if math.isfinite(row.metrics["κ"]) and (probe in TRAINING_PROBES or row.cell["axis"] == "fixed width")
     ]
     panels = list(dict.fromkeys(row.cell["panel"] for row in placed))
     points = measured(placed, "heads", "stage", "panel", "κ")
     points.sort(key=lambda point: (panels.index(point["panel"]), list(STAGES).index(point["series"])))
     used = PRESETS[preset]
-    told = f"width {used.width}, {used.depth} layers; fixed head size {used.size}; mean over layers; "
-    told += f"{used.images.steps:,} steps on images, {used.text.steps:,} on text; singular ones left out"
-    return curves(points, "Conditioning through training", [told], "heads", "condition number")
+    note = f"width {used.width}, {used.depth} layers; fixed head size {used.size}; mean over layers; "
+    note += f"{used.images.steps:,} steps on images, {used.text.steps:,} on text; singular ones left out"
+    return curves(points, "Conditioning through training", [note], "heads", "condition number")
 
 
 CLAIMS = (

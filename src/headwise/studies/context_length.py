@@ -16,7 +16,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import LONGER, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 from headwise.studies._recipes.statistics import half_and_full
 
 PUBLISHED = {4: 0.0069 / 0.0074, 16: 0.2316 / 0.0017, 64: 0.434 / 0.0086, 256: 0.5435 / 0.04}  # ranks 32 and 64
@@ -33,10 +33,10 @@ class ContextPreset(NeighborPreset):
 
 PRESETS = {
     "smoke": ContextPreset.like(
-        SIZES["smoke"], multiplier=1, ranks=(8, 4), sets=((ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512))
+        NEIGHBOR_SIZES["smoke"], multiplier=1, ranks=(8, 4), sets=((ALL, 4, 512), (ALL, 8, 512), (ONE, 4, 512))
     ),
     "laptop": ContextPreset.like(
-        SIZES["laptop"],
+        NEIGHBOR_SIZES["laptop"],
         seeds=5,
         multiplier=1,
         ranks=(16, 8),
@@ -98,16 +98,16 @@ def more_points(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "points", "rank", "asks", label="rank {}")
     for row in {(row.cell["asks"], row.cell["points"]): row for row in rows}.values():
-        trivial: Point = {"x": row.cell["points"], "y": row.metrics["trivial_error"], "kind": "theory"}
-        points.append({**trivial, "series": "trivial, no search", "panel": row.cell["asks"]})
+        baseline: Mark = {"x": row.cell["points"], "y": row.metrics["trivial_error"], "kind": "theory"}
+        points.append({**baseline, "series": "a constant predictor (no-skill baseline)", "panel": row.cell["asks"]})
     for value in published_values("context_length") if preset == "paper" else []:
-        said: Point = {"x": value["points"], "y": value["error"], "kind": "published"}
+        said: Mark = {"x": value["points"], "y": value["error"], "kind": "published"}
         points.append({**said, "series": f"rank {value['rank']:g}", "panel": ALL})
     notes = [f"two layers, {used.dim} dimensions, {used.steps:,} steps; a model for each number of points"]
     return curves(points, "More points to search", notes, "points", "test error (squared distance)")

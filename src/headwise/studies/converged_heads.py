@@ -15,7 +15,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, per_seed
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import HEAD_PROBES, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import HEAD_PROBES, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 ANGLE, NORM = "qk-identity-angle.layer0", "qk-norm.layer0"
 RANDOM, CLOSE = 90.0, 15.0  # degrees: of an untrained head, and what counts as converged
@@ -29,9 +29,9 @@ class ConvergedPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": ConvergedPreset.like(SIZES["smoke"], multipliers=(1, 2)),
-    "laptop": ConvergedPreset.like(SIZES["laptop"], multipliers=(1, 8), seeds=8),
-    "paper": ConvergedPreset.like(SIZES["paper"], multipliers=(1, 8, 64)),
+    "smoke": ConvergedPreset.like(NEIGHBOR_SIZES["smoke"], multipliers=(1, 2)),
+    "laptop": ConvergedPreset.like(NEIGHBOR_SIZES["laptop"], multipliers=(1, 8), seeds=8),
+    "paper": ConvergedPreset.like(NEIGHBOR_SIZES["paper"], multipliers=(1, 8, 64)),
 }
 
 
@@ -59,24 +59,24 @@ def minus_identity(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.ledger.published import published_values
 
     used, names = PRESETS[preset], ("degrees from −I", "norm of QKᵀ / √d")
     turned = [
         Row(row.cell, row.seed, {"left": 180 - row.metrics[ANGLE], "norm": row.metrics[NORM]}, "") for row in rows
     ]
-    points: list[Point] = []
+    points: list[Mark] = []
     for metric, name in zip(("left", "norm"), names, strict=True):
         points += [{**point, "panel": name} for point in measured(turned, "multiplier", "", metric=metric, label=name)]
     for multiplier in used.multipliers:
-        random: Point = {"x": multiplier, "y": RANDOM, "series": "an untrained head", "panel": names[0]}
+        random: Mark = {"x": multiplier, "y": RANDOM, "series": "an untrained head", "panel": names[0]}
         points.append({**random, "kind": "theory"})
     for value in published_values("converged_heads") if preset == "paper" else []:
         for name, y in zip(names, (180 - value["angle"], value["norm"]), strict=True):
-            said: Point = {"x": value["multiplier"], "y": y, "series": name, "panel": name, "kind": "published"}
+            said: Mark = {"x": value["multiplier"], "y": y, "series": name, "panel": name, "kind": "published"}
             points.append(said)
-    notes = [f"one layer, {used.told}; means over heads"]
+    notes = [f"one layer, {used.setting}; means over heads"]
     return curves(points, "What full-rank heads become", notes, "heads of full rank", "degrees, or norm")
 
 

@@ -2,7 +2,8 @@
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), appendix.
 Claims: Q12. The gap is the difference of errors, as the paper plots them, at half and at full rank. Half the rank is
-half in every dimension, and the trivial error grows with d as well, so the chart also has errors as parts of it.
+half in every dimension, and the error of a constant predictor grows with d too, so the chart also has errors as parts
+of it.
 Task: as rank-cliff, in d dimensions; two layers, on the laptop one, because in its few steps two collapse in 32.
 Grid: dimension × rank, with the same MLP in every dimension, as published. Published learning rate, but on the laptop
 rank-cliff's, which three of the cells are.
@@ -17,7 +18,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import LONGER, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 
 class DimensionPreset(NeighborPreset):
@@ -30,8 +31,8 @@ class DimensionPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": DimensionPreset.like(SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
-    "laptop": DimensionPreset.like(SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
+    "smoke": DimensionPreset.like(NEIGHBOR_SIZES["smoke"], depth=1, multiplier=1, parts=(1, 2), dims=(4, 8)),
+    "laptop": DimensionPreset.like(NEIGHBOR_SIZES["laptop"], depth=1, multiplier=1, parts=(1, 2, 4), dims=(8, 16, 32)),
     "paper": DimensionPreset.like(LONGER, depth=2, multiplier=8, parts=(1, 2, 4, 8, 16), dims=(16, 64, 128, 256)),
 }
 
@@ -71,13 +72,13 @@ def _growth(rows: list[Row], small: int, large: int) -> Comparison:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
     used = PRESETS[preset]
     parts = [Row(r.cell, r.seed, {"left": r.metrics["error"] / r.metrics["trivial_error"]}, r.key) for r in rows]
-    points: list[Point] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
+    points: list[Mark] = [{**p, "panel": "error"} for p in measured(rows, "dim", "part", label="rank {}")]
     left = measured(parts, "dim", "part", metric="left", label="rank {}")
-    points += [{**point, "panel": "part of the trivial error"} for point in left]
+    points += [{**point, "panel": "relative to a constant predictor"} for point in left]
     notes = [f"{used.points} points, depth {used.depth}, {used.steps:,} steps"]
     return curves(points, "More dimensions", notes, "dimension", "test error (squared distance)")
 

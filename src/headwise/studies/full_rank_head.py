@@ -48,24 +48,24 @@ def any_number(rows: list[Row]) -> list[Comparison]:
     """Q1: sharp, it leaves at most a tenth of a constant predictor's error; sharper by ten, a fifth of that or less."""
     betas = sorted({row.cell["beta"] for row in rows})
     places = sorted({(row.cell["dim"], row.cell["points"]) for row in rows})
-    found = []
+    comparisons = []
     for dim, points in places:
         here, where = cell(rows, dim=dim, points=points), f"{points} points in {dim} dimensions"
         softer, sharp = (Variant(f"one head at β = {beta:g}", cell(here, beta=beta)) for beta in betas[-2:])
-        found.append(beats_no_skill(sharp, at_most=0.1, where=where))
-        found.append(paired(sharp, softer, at_most=0.2, where=where))
-    return found
+        comparisons.append(beats_no_skill(sharp, at_most=0.1, where=where))
+        comparisons.append(paired(sharp, softer, at_most=0.2, where=where))
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.theory.constructions import asymptotic_error
 
     points = measured(rows, "beta", "points", "dim", label="{} points")
     for dim, number in sorted({(row.cell["dim"], row.cell["points"]) for row in rows}):
         for beta in sorted({row.cell["beta"] for row in rows}):
             error = asymptotic_error(dim, number, beta, "uniform")
-            at: Point = {"x": beta, "y": error, "series": f"{number} points", "panel": str(dim), "kind": "theory"}
+            at: Mark = {"x": beta, "y": error, "series": f"{number} points", "panel": str(dim), "kind": "theory"}
             points.append(at)
     for point in points:
         point["panel"] = f"{point['panel']} dimensions"

@@ -35,26 +35,26 @@ def towards_one(rows: list[Row]) -> list[Comparison]:
     """L1: within a tenth of the prediction either way, and within a fifth of 1 at the end."""
     from headwise.theory.conditioning import marchenko_pastur
 
-    found = []
+    comparisons = []
     for heads in HEADS:
         measured, predicted = _conditions(heads), marchenko_pastur(TOKENS, heads * HEAD_SIZE)
         where = f"head dim {HEAD_SIZE}, {TOKENS} tokens"
         ratios = [one / predicted for one in measured]
-        found += agree(KAPPA, f"{heads} Gaussian heads", "the prediction", ratios, 0.9, where=where)
+        comparisons += agree(KAPPA, f"{heads} Gaussian heads", "the prediction", ratios, 0.9, where=where)
     most = HEADS[-1]
-    return [*found, against(KAPPA, f"{most} Gaussian heads", "κ = 1", _conditions(most), at_most=1.2)]
+    return [*comparisons, against(KAPPA, f"{most} Gaussian heads", "κ = 1", _conditions(most), at_most=1.2)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
     from headwise.theory.conditioning import marchenko_pastur
 
-    points: list[Point] = []
+    points: list[Mark] = []
     for heads in (2**k for k in range(3, 11)):
-        found = _conditions(heads)
-        shared: Point = {"x": heads, "series": "κ", "panel": f"{TOKENS} tokens, head size {HEAD_SIZE}"}
+        conditions = _conditions(heads)
+        shared: Mark = {"x": heads, "series": "κ", "panel": f"{TOKENS} tokens, head size {HEAD_SIZE}"}
         points.append({**shared, "y": marchenko_pastur(TOKENS, heads * HEAD_SIZE), "kind": "theory"})
-        points.append(across_seeds(found, heads, shared["series"], shared["panel"]))
+        points.append(across_seeds(conditions, heads, shared["series"], shared["panel"]))
     notes = ["independent Gaussian entries, nothing else; theory: (√D + √N) / (√D − √N), D = heads × head size"]
     return curves(points, "Gaussian heads side by side", notes, "heads", "condition number")
 

@@ -3,11 +3,11 @@
 Source: the note on what the rank paper means for nanochat, points 2 and 5.
 Claims: N1, N5.
 Task: the next byte of text, by a nanochat-style decoder (rotary positions, normalised queries and keys, squared ReLU).
-Grid: heads × rank = width, every number of heads. Parameters, FLOPs and cache bytes are then equal, so that what is
-left to differ is the loss and the time. Each arm has its own learning rate, chosen on validation with a seed that is
-not judged. "Keeps" is tested as equivalence: at most 1 % more bits a byte than with heads of half the size.
-Power: in pilots (4 and 8 heads, seeds 100 to 102) the ratio of two arms differed between seeds by 1.2 %, so that three
-seeds see a ratio of 1.03; the pilots' own was 1.075.
+Grid: heads × rank = width, every number of heads. Parameters, FLOPs and KV cache bytes are then equal, so that only
+loss and time differ. Each variant has its own learning rate, chosen on validation with a seed that is not judged.
+"Keeps" is tested as equivalence: at most 1 % more bits per byte than with heads of half the size.
+Power: in pilots (4 and 8 heads, seeds 100 to 102) the ratio of two variants differed between seeds by 1.2 %, so that
+three seeds see a ratio of 1.03; the pilots' own was 1.075.
 Command: headwise study run head-size --preset laptop (about 8 minutes on two cores)
 """
 
@@ -17,9 +17,9 @@ from headwise.ledger.claims import BITS, CACHE, FLOPS, SECONDS, Claim, Compariso
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.text import SIZES, TextPreset, text_run
+from headwise.studies._recipes.text import TEXT_SIZES, TextPreset, text_run
 
-MARGIN = 0.99
+AS_GOOD = 0.99
 
 
 class HeadSizePreset(TextPreset):
@@ -29,9 +29,9 @@ class HeadSizePreset(TextPreset):
 
 
 PRESETS = {
-    "smoke": HeadSizePreset.like(SIZES["smoke"], heads=(1, 2, 4)),
-    "laptop": HeadSizePreset.like(SIZES["laptop"], heads=(1, 2, 4, 8, 16)),
-    "paper": HeadSizePreset.like(SIZES["paper"], heads=(1, 2, 7, 14, 28)),
+    "smoke": HeadSizePreset.like(TEXT_SIZES["smoke"], heads=(1, 2, 4)),
+    "laptop": HeadSizePreset.like(TEXT_SIZES["laptop"], heads=(1, 2, 4, 8, 16)),
+    "paper": HeadSizePreset.like(TEXT_SIZES["paper"], heads=(1, 2, 7, 14, 28)),
 }
 
 
@@ -58,7 +58,7 @@ def larger_heads(rows: list[Row]) -> list[Comparison]:
     small, large = _usual(rows)
     if not small.rows or not large.rows:
         return []
-    return [paired(large, small, metric=BITS, at_most=1 / MARGIN)]
+    return [paired(large, small, metric=BITS, at_most=1 / AS_GOOD)]
 
 
 def other_costs(rows: list[Row]) -> list[Comparison]:
@@ -68,8 +68,8 @@ def other_costs(rows: list[Row]) -> list[Comparison]:
         return []
     return [
         *larger_heads(rows),
-        paired(large, small, metric=FLOPS, field="flops", at_most=1 / MARGIN),
-        paired(large, small, metric=CACHE, field="kv_bytes_per_token", at_most=1 / MARGIN),
+        paired(large, small, metric=FLOPS, field="flops", at_most=1 / AS_GOOD),
+        paired(large, small, metric=CACHE, field="kv_bytes_per_token", at_most=1 / AS_GOOD),
         paired(large, small, metric=SECONDS, field="seconds", at_most=1 / 0.95),
     ]
 
@@ -78,9 +78,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps of "
-    told += f"{used.batch} × {used.context} bytes; {used.tuning}"
-    return frontier(rows, "heads", "Head size at equal parameters", [told], "bits per byte")
+    note = f"decoder of width {used.width} and {used.depth} layers on text, {used.steps:,} steps of "
+    note += f"{used.batch} × {used.context} bytes; {used.tuning}"
+    return frontier(rows, "heads", "Head size at equal parameters", [note], "bits per byte")
 
 
 CLAIMS = (

@@ -3,9 +3,9 @@
 Paper: Amsel, Yehudai, Bruna (arXiv 2407.16153), Section 7, on the decoder of Garg et al. (arXiv 2208.01066).
 Claims: Q14.
 Task: f(x) for the last x of a prompt of examples (x, f(x)); linear f of Gaussian weights.
-Grid: heads × rank = width. Parameters are equal. Each arm has its own learning rate, chosen on validation with a seed
-that is not judged. The chart has the error after each number of examples, beside least squares on the same prompts.
-Power: not piloted. Between the laptop's seeds the ratio of two arms differed by a quarter: a factor of 1.7 is seen.
+Grid: heads × rank = width. Parameters are equal. Each variant has its own learning rate, chosen on validation with a
+seed that is not judged. The chart has the error after each number of examples, beside least squares.
+Power: not piloted. Between the laptop's seeds the ratio of two variants differed by 25 %: a factor of 1.7 is seen.
 Command: headwise study run in-context --preset laptop (about 9 minutes on two cores)
 """
 
@@ -73,18 +73,18 @@ def fewer_heads(rows: list[Row]) -> list[Comparison]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
-    points: list[Point] = []
+    points: list[Mark] = []
     used = PRESETS[preset]
     for number in range(used.points):
-        found = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
-        points += [{**point, "x": number} for point in found]
-        best: Point = {"x": number, "y": max(0.0, 1 - number / used.dim), "series": "least squares", "panel": ""}
+        errors = measured(rows, "heads", "heads", metric=f"error_at_{number}", label="heads: {}")
+        points += [{**point, "x": number} for point in errors]
+        best: Mark = {"x": number, "y": max(0.0, 1 - number / used.dim), "series": "least squares", "panel": ""}
         points.append({**best, "kind": "theory"})
-    told = f"linear functions of {used.dim} numbers, decoder of width {used.width} and {used.depth} layers; "
-    told += used.tuning
-    return curves(points, "Learning from the prompt", [told], "examples in the prompt", "squared error", log_x=False,
+    note = f"linear functions of {used.dim} numbers, decoder of width {used.width} and {used.depth} layers; "
+    note += used.tuning
+    return curves(points, "Learning from the prompt", [note], "examples in the prompt", "squared error", log_x=False,
                   log_y=False)  # fmt: skip
 
 

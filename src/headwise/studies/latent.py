@@ -4,11 +4,11 @@ Source: the note on what the rank paper means for nanochat, point 3.
 Claims: N3.
 Tasks: the next byte of text, and multi-query associative recall, both by a nanochat-style decoder with MLA.
 Grid: the latent's width as a part of the model's, 1/1.5 to 1/16; a rotated part of each head stays outside of it, as in
-DeepSeek's layer, so that position is never compressed. Each arm has its own learning rate, chosen on validation with a
-seed that is not judged. Recall errors under 0.01 count as 0.01.
-"Disproportionately": a halving of the latent multiplies the error by more at the end of the grid than at its beginning.
-Power: on text as in head-size, a ratio of 1.03 between two arms, so of 1.02 a halving; recall was not piloted with a
-latent.
+DeepSeek's layer, so that position is never compressed. Each variant has its own learning rate, chosen on validation
+with a seed that is not judged. Recall errors under 0.01 count as 0.01.
+"Disproportionately": halving the latent multiplies the error by more at the small end of the grid than at the large.
+Power: on text as in head-size, a ratio of 1.03 between two variants, so of 1.02 per halving; recall was not piloted
+with a latent.
 Command: headwise study run latent --preset laptop (about 9 minutes on two cores)
 """
 
@@ -24,7 +24,7 @@ from headwise.studies._recipes.text import LOOK_UP, LookUpPreset, RecallTraining
 
 
 class LatentPreset(LookUpPreset):
-    """The model's width over the latent's."""
+    """Compression: the model's width over the latent's."""
 
     parts: tuple[float, ...]
 
@@ -67,11 +67,11 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
     parts = sorted({row.cell["compression"] for row in rows})
     if len(parts) < 3:
         return []
-    found = []
+    comparisons = []
     for task in ("text", "recall"):
         first, last = (_a_halving(rows, task, low, high) for low, high in (parts[:2], parts[-2:]))
         ratios = [last[seed] / first[seed] for seed in sorted(first.keys() & last.keys())]
-        found.append(
+        comparisons.append(
             against(
                 "error factor per halving of the latent",
                 f"1/{parts[-2]:g} to 1/{parts[-1]:g} of the width",
@@ -82,21 +82,21 @@ def disproportionate(rows: list[Row]) -> list[Comparison]:
                 keys=keys_of(cell(rows, task=task)),
             )
         )
-    return found
+    return comparisons
 
 
 def _a_halving(rows: list[Row], task: str, low: float, high: float) -> dict[int, float]:
     """By seed: the factor on the error that each halving of the latent between two sizes has, on average."""
-    found = worse(rows, task, {"compression": low}, {"compression": high})
-    return {seed: ratio ** (1 / math.log2(high / low)) for seed, ratio in found.items()}
+    factors = worse(rows, task, {"compression": low}, {"compression": high})
+    return {seed: ratio ** (1 / math.log2(high / low)) for seed, ratio in factors.items()}
 
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
     points = measured(rows, "compression", "task", "task")
-    told = f"nanochat-style decoders with a key/value latent; {PRESETS[preset].tuning}"
-    return curves(points, "What a smaller latent costs", [told], "width over latent", "error (text: bits per byte)")
+    note = f"nanochat-style decoders with a key/value latent; {PRESETS[preset].tuning}"
+    return curves(points, "What a smaller latent costs", [note], "width over latent", "error (text: bits per byte)")
 
 
 CLAIMS = (

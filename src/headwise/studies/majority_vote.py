@@ -48,7 +48,7 @@ def two_points(rows: list[Row]) -> list[Comparison]:
     """Q5: below what any one layer of as many rank-1 heads can reach (scalar values), and falling with heads."""
     from headwise.theory.bounds import scalar_bound
 
-    found = []
+    comparisons = []
     pairs = cell(rows, points=2)
     for dim in sorted({row.cell["dim"] for row in pairs}):
         counts = sorted({row.cell["heads"] for row in cell(pairs, dim=dim)})
@@ -57,9 +57,9 @@ def two_points(rows: list[Row]) -> list[Comparison]:
         )
         least = scalar_bound(dim, 1, counts[-1] + 1)
         bound = f"least of any {counts[-1] + 1} rank-1 heads in one layer"
-        found.append(_over_bound(most, bound, least, f"d = {dim}"))
-        found.append(paired(most, fewest, at_most=0.5, where=f"d = {dim}"))
-    return found
+        comparisons.append(_over_bound(most, bound, least, f"d = {dim}"))
+        comparisons.append(paired(most, fewest, at_most=0.5, where=f"d = {dim}"))
+    return comparisons
 
 
 def _over_bound(vote: Variant, bound: str, least: float, where: str) -> Comparison:
@@ -67,16 +67,16 @@ def _over_bound(vote: Variant, bound: str, least: float, where: str) -> Comparis
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.theory.bounds import scalar_bound
     from headwise.theory.constructions import vote_error
 
     votes, points = cell(rows, points=2), measured(cell(rows, points=2), "heads", "dim", label="d = {}")
     for dim in sorted({row.cell["dim"] for row in votes}):
         for heads in sorted({row.cell["heads"] for row in votes}):
-            said: Point = {"x": heads, "y": vote_error(dim, heads), "series": f"d = {dim}", "kind": "theory"}
+            said: Mark = {"x": heads, "y": vote_error(dim, heads), "series": f"d = {dim}", "kind": "theory"}
             points.append(said)
-            bound: Point = {"x": heads, "y": scalar_bound(dim, 1, heads), "kind": "theory"}
+            bound: Mark = {"x": heads, "y": scalar_bound(dim, 1, heads), "kind": "theory"}
             points.append({**bound, "series": f"d = {dim}: no one layer below (scalar values)"})
     for point in points:
         point["panel"] = "two points, by heads"

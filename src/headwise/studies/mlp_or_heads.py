@@ -6,9 +6,9 @@ Task: classes of images by a vision transformer, as in thinner-vit.
 Grid: a small base with an MLP of twice the width; the same with the MLP quadrupled (eight times the width) and, for as
 many parameters, with the heads quadrupled at their size (heads × size > width); and between these two the MLPs of four
 and six times the width, with the heads that are left, all of equal parameters and depth. It is the heads' total size
-that pays for the MLP, since another depth would bring in a third effect. One arm doubles the heads within the width,
-as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate, chosen on
-validation with a seed that is not judged.
+that pays for the MLP, since another depth would bring in a third effect. One variant doubles the heads within the
+width, as the paper does, which costs nothing: it is shown, and not judged. Each variant has its own learning rate,
+chosen on validation with a seed that is not judged.
 The claim holds if quadrupled heads leave fewer errors than the base, and fewer than the quadrupled MLP.
 Power: as in thinner-vit, whose models are of this size: five seeds see a ratio of errors of 1.024.
 Command: headwise study run mlp-or-heads --preset laptop --data images=PLACE (about 5 minutes on two cores)
@@ -21,7 +21,7 @@ from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.shape import ModelShape
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.images import SIZES, ImagePreset, vit_run
+from headwise.studies._recipes.images import IMAGE_SIZES, ImagePreset, vit_run
 
 BASE, RATIOS = 2, (2, 4, 6, 8)  # MLP widths as multiples of the model's
 
@@ -34,13 +34,13 @@ class MlpPreset(ImagePreset):
 
 
 PRESETS = {
-    "smoke": MlpPreset.like(SIZES["smoke"], depth=1, heads=2),
-    "laptop": MlpPreset.like(SIZES["laptop"], depth=2, heads=4),
-    "paper": MlpPreset.like(SIZES["paper"], depth=8, heads=12),
+    "smoke": MlpPreset.like(IMAGE_SIZES["smoke"], depth=1, heads=2),
+    "laptop": MlpPreset.like(IMAGE_SIZES["laptop"], depth=2, heads=4),
+    "paper": MlpPreset.like(IMAGE_SIZES["paper"], depth=8, heads=12),
 }
 
 
-def variants(preset: MlpPreset) -> Iterator[tuple[str, int, ModelShape]]:
+def mlp_variants(preset: MlpPreset) -> Iterator[tuple[str, int, ModelShape]]:
     """Kind, MLP ratio and shape: the base, more heads in its width, and the shapes that share the largest's size."""
     width, heads, depth = preset.width, preset.heads, preset.depth
     base = ModelShape(width=width, heads=heads, depth=depth, mlp=BASE * width)
@@ -54,13 +54,13 @@ def variants(preset: MlpPreset) -> Iterator[tuple[str, int, ModelShape]]:
 
 
 def cells(preset: MlpPreset) -> list[Cell]:
-    found = []
-    for kind, ratio, shape in variants(preset):
+    cells = []
+    for kind, ratio, shape in mlp_variants(preset):
         layer = shape.layers[0]
-        told = f"{kind}: MLP {ratio} × width, {layer.heads} heads of {layer.qk_rank}"
-        place = {"arm": told, "kind": kind, "ratio": ratio}
-        found += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset.seeds)]
-    return found
+        name = f"{kind} (MLP {ratio} × width, {layer.heads} heads, head dim {layer.qk_rank})"
+        place = {"arm": name, "kind": kind, "ratio": ratio}
+        cells += [Cell(place, vit_run(preset, shape, seed)) for seed in range(preset.seeds)]
+    return cells
 
 
 def worth_more(rows: list[Row]) -> list[Comparison]:
@@ -77,8 +77,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"ViT of width {used.width} and {used.depth} layers, {used.told}"
-    return frontier(rows, "arm", "Parameters for the MLP, or for heads", [told], "share of images missed")
+    note = f"ViT of width {used.width} and {used.depth} layers, {used.setting}"
+    return frontier(rows, "arm", "Parameters for the MLP, or for heads", [note], "share of images missed")
 
 
 CLAIMS = (Claim("L9", "MLP width matters less than heads", "L, Sec. 3.3", "mlp-or-heads", worth_more),)

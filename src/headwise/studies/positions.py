@@ -15,7 +15,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import LONGER, SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import LONGER, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 ENCODINGS = ("none", "added", "concatenated", "zeros")
 NAMES = ("no encodings", "added encodings", "concatenated encodings", "as many columns of zeros")
@@ -30,8 +30,8 @@ class PositionsPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": PositionsPreset.like(SIZES["smoke"], multiplier=1, grid=((1, (4,)), (2, (4,)))),
-    "laptop": PositionsPreset.like(SIZES["laptop"], multiplier=1, grid=((1, (16, 8)), (2, (8,)))),
+    "smoke": PositionsPreset.like(NEIGHBOR_SIZES["smoke"], multiplier=1, grid=((1, (4,)), (2, (4,)))),
+    "laptop": PositionsPreset.like(NEIGHBOR_SIZES["laptop"], multiplier=1, grid=((1, (16, 8)), (2, (8,)))),
     "paper": PositionsPreset.like(
         LONGER, multiplier=8, grid=tuple((depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3))
     ),
@@ -60,7 +60,7 @@ def _task(encoding: str, dim: int) -> dict[str, Any]:
 def encodings(rows: list[Row]) -> list[Comparison]:
     """Q10: at half the rank, concatenated ones lower the error, more than zeros do; added ones do not."""
     half = int(rows[0].cell["dim"]) // 2
-    found = []
+    comparisons = []
     for depth in sorted({row.cell["depth"] for row in rows}):
         none, added, concatenated, zeros = (
             Variant(name, cell(rows, depth=depth, rank=half, encoding=encoding))
@@ -68,27 +68,27 @@ def encodings(rows: list[Row]) -> list[Comparison]:
         )
         at = {"where": f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"}
         helps, harms = PUBLISHED.get(depth, (None, None))
-        found += [
+        comparisons += [
             paired(concatenated, none, at_most=1 / 1.1, published=helps, **at),
             paired(concatenated, zeros, at_most=1 / 1.1, **at),
             paired(added, none, at_least=0.9, published=harms, **at),
         ]
-    return found
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "encoding", "depth")
     for value in published_values("positions") if preset == "paper" else []:
         encoding = "concatenated" if value["concatenated"] else "added" if value["added"] else "none"
-        said: Point = {"x": value["rank"], "y": value["error"], "kind": "published"}
+        said: Mark = {"x": value["rank"], "y": value["error"], "kind": "published"}
         points.append({**said, "series": encoding, "panel": f"{value['depth']:g}"})
     for point in points:
         point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
-    notes = [f"{used.told}; zeros: columns, no encoding"]
+    notes = [f"{used.setting}; zeros: columns, no encoding"]
     return curves(points, "Positional encodings", notes, "rank of each head", "test error (squared distance)")
 
 

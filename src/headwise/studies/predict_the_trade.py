@@ -1,21 +1,23 @@
-"""Predict the trade: can heads against depth be foretold before training, and does it persist toward 1 B parameters?
+"""Predict the trade: can depth for heads be predicted before training, and does it persist to 1 B parameters?
 
 Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), open questions.
 Claims: L14, L15.
 Task: the next byte of text, by a nanochat-style decoder.
 Grid: a ladder of widths, on each rung a base and a thin shape (a third of the layers goes, heads double in the same
-width); shapes around one rung that move depth, heads, rank and MLP apart; some of them for fewer steps; and the arms of
-thinner-gpt, whose runs are shared. Each has its own learning rate, chosen on validation with a seed that is not judged.
-L14: shapes are paired by steps and parameters, and of each pair one goes to either half, by chance and anew for each
-seed, so that the interval is over seeds and over which shapes were known; each half is predicted by the law (law.py) of
-the other. It holds if the rank correlation lies above 0.7, and if the law errs less than one that sees parameters and
-steps alone: else it was size that was foretold, and not the trade.
-L15: log bits a byte of the base over those of the thin shape, a straight line in log parameters, read at 1 B parameters
-and above 1/1.01 as in thinner-gpt. The interval is over rungs (their jackknife), since it is what a rung has of its own
-that bends a line; it does not know whether the line goes on.
-Power: with the noise of thinner-gpt's pilots (0.4 %) in invented worlds, L14 held in 4 of 4 where shape counts and each
-had 0.5 % of its own that no law knows, in 2 of 4 with 1 %, and in none where size alone counts. L15 sees 5 % at best,
-and some 25 % where each rung has 1 % of its own: large effects only, so its verdict says what more would cost.
+width); shapes around one rung that move depth, heads, rank and MLP apart; some of them for fewer steps; and the
+variants of thinner-gpt, whose runs are shared. Each has its own learning rate, chosen on validation with a seed that is
+not judged.
+L14: shapes are paired by steps and parameters, and the two of each pair are assigned to different halves at random,
+anew for each seed, so that the interval is over seeds and over which shapes were known; each half is predicted by the
+scaling law (ledger/law.py) fitted to the other. It holds if the rank correlation lies above 0.7, and if the law errs
+less than one that sees parameters and steps alone: else size was predicted, and not the trade.
+L15: log bits per byte of the base minus those of the thin shape, a straight line in log parameters, extrapolated to 1 B
+parameters and above 1/1.01 as in thinner-gpt. The interval is over rungs (their jackknife), since what bends the
+line is the part of the loss that is specific to a rung; it does not know whether the line goes on.
+Power: in simulations with the noise of thinner-gpt's pilots (0.4 %), L14 held in 4 of 4 where shape matters and each
+shape had a deviation of 0.5 % from any law, in 2 of 4 with 1 %, and in none where size alone matters. L15 can detect
+5 % at best, and about 25 % where each rung deviates by 1 %: large effects only, so its verdict says what more would
+cost.
 Command: headwise study run predict-the-trade --preset laptop (about 6 minutes on two cores, after thinner-gpt)
 """
 
@@ -32,10 +34,10 @@ from headwise.ledger.law import (
     LEAST_POINTS,
     SIZE,
     Law,
-    Point,
+    LossPoint,
     features,
     fit,
-    foretold,
+    predicted_losses,
     rank_correlation,
     relative_error,
 )
@@ -141,27 +143,27 @@ def cells(preset: TradePreset) -> list[Cell]:
     ]
 
 
-def points(rows: list[Row]) -> list[Point]:
+def points(rows: list[Row]) -> list[LossPoint]:
     """What the law is fitted to: the mean of the seeds of each shape and number of steps."""
     errors: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         errors.setdefault((row.cell["shape"], row.cell["steps"]), []).append(row.metrics["error"])
-    return [Point(ModelShape.parse(at), steps, mean(found)) for (at, steps), found in sorted(errors.items())]
+    return [LossPoint(ModelShape.parse(at), steps, mean(losses)) for (at, steps), losses in sorted(errors.items())]
 
 
 def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
-    """The law of the largest preset that has runs enough; smoke has none worth a law."""
+    """The scaling law fitted to the largest preset that has enough runs; smoke is never enough."""
     known = (points(rows_of(preset)) for preset in ("paper", "laptop"))
     return next((fit(some) for some in known if len(some) >= LEAST_POINTS), None)
 
 
-def halved(known: list[Point], seed: int) -> list[tuple[list[Point], list[Point]]]:
+def halved(known: list[LossPoint], seed: int) -> list[tuple[list[LossPoint], list[LossPoint]]]:
     """Which points are known, and which are to be predicted: a split, both ways."""
     chance = random.Random(seed)
     order = sorted(
         known, key=lambda point: [features(point.shape, point.steps)[name] for name in ("steps", "parameters")]
     )
-    halves: tuple[list[Point], list[Point]] = ([], [])
+    halves: tuple[list[LossPoint], list[LossPoint]] = ([], [])
     for pair in zip(order[::2], order[1::2], strict=False):
         for half, point in zip(halves, chance.sample(pair, 2), strict=True):
             half.append(point)
@@ -169,13 +171,13 @@ def halved(known: list[Point], seed: int) -> list[tuple[list[Point], list[Point]
     return [halves, (halves[1], halves[0])]
 
 
-def out_of_half(known: list[Point], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
-    """Measured losses, and those that the law of the other half predicts."""
+def out_of_half(known: list[LossPoint], seed: int, names: Sequence[str] = FEATURES) -> tuple[list[float], list[float]]:
+    """Measured losses, and those that the law fitted to the other half predicts."""
     measured: list[float] = []
     predicted: list[float] = []
     for half, other in halved(known, seed):
         measured += [point.loss for point in other]
-        predicted += foretold(fit(half, names), other)
+        predicted += predicted_losses(fit(half, names), other)
     return measured, predicted
 
 
@@ -232,14 +234,14 @@ def carried_on(line: list[tuple[float, float]]) -> float:
 
 def trade(rows: list[Row]) -> list[tuple[float, float]]:
     """Of each rung that has both: log parameters of the base's body, and log loss of base over thin, mean of seeds."""
-    found = []
+    line = []
     for width in sorted({row.cell["width"] for row in rows}):
         base, thin = cell(rows, width=width, kind="base"), cell(rows, width=width, kind="thin")
         if base and thin:
             size = parameters(ModelShape.parse(base[0].cell["shape"]), ModelOptions())["body"]
             logs = [mean(math.log(row.metrics["error"]) for row in kind) for kind in (base, thin)]
-            found.append((math.log(size), logs[0] - logs[1]))
-    return found
+            line.append((math.log(size), logs[0] - logs[1]))
+    return line
 
 
 def price_of_one_pair() -> tuple[float, float]:
@@ -252,8 +254,7 @@ def price_of_one_pair() -> tuple[float, float]:
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point as Mark
-    from headwise.charts.curves import across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
 
     known, marks = points(rows), list[Mark]()
     ladder = PRESETS[preset].ladder
@@ -262,26 +263,26 @@ def chart(rows: list[Row], preset: str) -> Any:
         shape = ModelShape.parse(row_shape)
         size = float(parameters(shape, ModelOptions())["body"])
         kind = "base" if shape.depth == ladder.base else "thin"
-        at = across_seeds(errors, size, f"{kind}: {shape.depth} layers", "by parameters of the body")
+        at = across_seeds(errors, size, f"{kind} ({shape.depth} layers)", "by parameters of the body")
         marks.append(at)
         if law:
             marks.append({**at, "y": law.predict(shape, PRESETS[preset].steps).value, "kind": "theory"})
     if len(known) >= 2 * LEAST_POINTS:
-        here: Mark = {"series": "all shapes", "panel": "by loss that the law of the other half foretells"}
+        here: Mark = {"series": "all shapes", "panel": "by loss predicted from the other half"}
         for loss, guess in zip(*out_of_half(known, 0), strict=True):
             marks.append({**here, "x": guess, "y": loss, "kind": "scattered"})
         for end in (min(point.loss for point in known), max(point.loss for point in known)):
             marks.append({**here, "x": end, "y": end, "kind": "theory"})
-    told = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the law of all "
-    told += "shapes (left), and a perfect one (right); learning rate of each shape chosen on validation"
-    return curves(marks, "The trade of depth for heads, foretold", [told], "", "bits per byte")
+    note = f"nanochat-style decoders on text, {PRESETS[preset].steps:,} steps on the ladder; dashed: the scaling law "
+    note += "fitted to all shapes (left), and a perfect prediction (right); learning rates chosen on validation"
+    return curves(marks, "The trade of depth for heads, predicted", [note], "", "bits per byte")
 
 
 def _by_shape(rows: list[Row]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row.cell["shape"], []).append(row.metrics["error"])
-    return found
+        losses.setdefault(row.cell["shape"], []).append(row.metrics["error"])
+    return losses
 
 
 CLAIMS = (

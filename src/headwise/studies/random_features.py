@@ -49,33 +49,33 @@ def _published() -> dict[tuple[int, int], float]:
 
 def as_published(rows: list[Row]) -> list[Comparison]:
     """Q13: at the most heads both have, each curve is within a tenth of the published one, either way."""
-    published, found = _published(), []
+    published, comparisons = _published(), []
     for dim in (dim for dim in SOUND if cell(rows, dim=dim)):
         here = cell(rows, dim=dim)
         heads = max(h for d, h in published if d == dim and f"predicted_error_{h}" in here[0].metrics)
         name, value = f"predicted_error_{heads}", published[dim, heads]
         ratios, keys = [row.metrics[name] / value for row in here], tuple(row.key for row in here)
-        found += agree(ERROR, f"{heads} random heads", "published", ratios, 0.9, where=f"d = {dim}", keys=keys)
-    return found
+        comparisons += agree(ERROR, f"{heads} random heads", "published", ratios, 0.9, where=f"d = {dim}", keys=keys)
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
     from headwise.theory.bounds import scalar_bound
 
-    points: list[Point] = []
+    points: list[Mark] = []
     for dim in sorted({row.cell["dim"] for row in rows}):
         here, panel = cell(rows, dim=dim), f"{dim} dimensions"
         for heads in (2**k for k in range(15)):
             errors = [row.metrics[n] for row in here if (n := f"predicted_error_{heads}") in row.metrics]
             if errors:
                 points.append(across_seeds(errors, heads, "best weights", panel))
-                bound: Point = {"x": heads, "y": scalar_bound(dim, 1, heads), "series": "no rank-1 heads below"}
+                bound: Mark = {"x": heads, "y": scalar_bound(dim, 1, heads), "series": "no rank-1 heads below"}
                 points.append({**bound, "panel": panel, "kind": "theory"})
         for (other, heads), error in _published().items():
             if other == dim:
-                told: Point = {"x": heads, "y": error, "series": "published", "panel": panel, "kind": "published"}
-                points.append(told)
+                point: Mark = {"x": heads, "y": error, "series": "published", "panel": panel, "kind": "published"}
+                points.append(point)
     notes = [
         "two orthonormal points; rank-1 hard heads, cosine of query and key uniform in −1 … 1, closed form",
         "bound: one layer, scalar values. The published curve of 8 dimensions is an artefact (headwise study show)",

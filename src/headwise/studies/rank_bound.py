@@ -67,12 +67,14 @@ def high_accuracy(rows: list[Row]) -> list[Comparison]:
 
     from headwise.theory.bounds import certified_heads, free_bound, scalar_bound
 
-    found = []
+    comparisons = []
     for dim in (16, 32, 64, 128):
         for rank in (1, dim // 2):
             needed = certified_heads(dim, rank, f"{0.1 / math.sqrt(dim):.6f}", values="free")
             at = f"error 0.1/√d, d = {dim}, r = {rank}"
-            found.append(proved("log₂(heads needed) / (d − r)", at, math.log2(needed) / (dim - rank), at_least=0.5))
+            comparisons.append(
+                proved("log₂(heads needed) / (d − r)", at, math.log2(needed) / (dim - rank), at_least=0.5)
+            )
     for how, bound in (("trained", free_bound), ("fitted", scalar_bound)):
         for rank, heads in sorted({(row.cell["rank"], row.cell["heads"]) for row in cell(rows, how=how)}):
             dim = rows[0].cell["dim"]
@@ -80,8 +82,8 @@ def high_accuracy(rows: list[Row]) -> list[Comparison]:
             if least > 0:
                 name = f"{heads} {how} head{'s' if heads > 1 else ''} of rank {rank}"
                 here = cell(rows, how=how, rank=rank, heads=heads)
-                found.append(_never_below(name, f"{dim} dimensions", here, least))
-    return found
+                comparisons.append(_never_below(name, f"{dim} dimensions", here, least))
+    return comparisons
 
 
 def _never_below(name: str, where: str, rows: list[Row], bound: float) -> Comparison:
@@ -111,17 +113,17 @@ def high_dimension(rows: list[Row]) -> list[Comparison]:
 
     powers = {error: power(error) for error in ("0.15", "0.12", "0.1")}
     name = "power of d in the heads needed"
-    found = [proved(name, f"error {error}, rank 1", value, at_least=2.0) for error, value in powers.items()]
-    return [*found, exactly(name, "error 0.1", "error 0.15", powers["0.1"] / powers["0.15"], at_least=1.5)]
+    comparisons = [proved(name, f"error {error}, rank 1", value, at_least=2.0) for error, value in powers.items()]
+    return [*comparisons, exactly(name, "error 0.1", "error 0.15", powers["0.1"] / powers["0.15"], at_least=1.5)]
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, across_seeds, curves
+    from headwise.charts.curves import Mark, across_seeds, curves
     from headwise.theory.bounds import free_bound, scalar_bound
 
     dim = PRESETS[preset].dim
     counts = [2**k for k in range(11)]
-    points: list[Point] = []
+    points: list[Mark] = []
     for rank in (1, 2, 4):
         for name, bound in (("scalar values", scalar_bound), ("free values", free_bound)):
             for heads, least in zip(counts, bound(dim, rank, counts), strict=True):

@@ -4,9 +4,9 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 Claims: Q7, Q8, Q9.
 Task: among N points on the sphere, every point finds the one farthest from it.
 Grid: rank × multiplier × depth. A multiplier of k averages k modules of width / rank heads, as the authors do: k times
-the attention's parameters, and an output scaled by 1/k. Published learning rate for every arm. The published warm-up is
-5,000 steps long; a short run needs a larger part of its steps for it, or the norms' scalars reach 0 before the rest has
-learned anything, and several layers stay at error 1 for ever.
+the attention's parameters, and an output scaled by 1/k. Published learning rate for every variant. The published
+warm-up is 5,000 steps long; a short run needs a larger part of its steps for it, or the norms' scalars reach 0 before
+the rest has learned anything, and models of several layers stay at error 1.
 Power: with one layer the logarithm of a ratio varied by 0.02 between seeds, with two by 0.15, so that three seeds see
 ratios of 1.07 and of 1.7; those claimed are 2 or more. `published-size` is the paper's model with one layer and a tenth
 of its steps (about an hour): it decides nothing, and is set beside the published points.
@@ -19,7 +19,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 LAPTOP_RANKS = (16, 8, 4, 2, 1)
 PAPER_RANKS = (64, 32, 16, 8, 4, 2, 1)
@@ -33,16 +33,16 @@ class CliffPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": CliffPreset.like(SIZES["smoke"], grid=((1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4)))),
-    "demo": CliffPreset.like(SIZES["laptop"], warm_up=0.05, seeds=2, grid=((1, 1, LAPTOP_RANKS),)),
+    "smoke": CliffPreset.like(NEIGHBOR_SIZES["smoke"], grid=((1, 1, (8, 4, 1)), (1, 2, (4,)), (2, 1, (8, 4)))),
+    "demo": CliffPreset.like(NEIGHBOR_SIZES["laptop"], warm_up=0.05, seeds=2, grid=((1, 1, LAPTOP_RANKS),)),
     "laptop": CliffPreset.like(
-        SIZES["laptop"], grid=((1, 1, LAPTOP_RANKS), (1, 8, (16, 8)), (1, 64, (8,)), (2, 1, (16, 8, 4, 1)))
+        NEIGHBOR_SIZES["laptop"], grid=((1, 1, LAPTOP_RANKS), (1, 8, (16, 8)), (1, 64, (8,)), (2, 1, (16, 8, 4, 1)))
     ),
     "published-size": CliffPreset.like(  # the paper's models, a tenth of its steps
-        SIZES["paper"], steps=10_000, seeds=2, grid=((1, 1, (64, 32, 16, 8, 1)),)
+        NEIGHBOR_SIZES["paper"], steps=10_000, seeds=2, grid=((1, 1, (64, 32, 16, 8, 1)),)
     ),
     "paper": CliffPreset.like(
-        SIZES["paper"],
+        NEIGHBOR_SIZES["paper"],
         grid=tuple((depth, multiplier, PAPER_RANKS) for depth in (1, 3, 5) for multiplier in (1, 8, 64)),
     ),
 }
@@ -142,21 +142,21 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.ranks import rank_curves
 
     used = PRESETS[preset]
-    told = f"{used.told} at the published learning rate"
-    return rank_curves(rows, "The rank cliff", told, published="rank_cliff" if used.dim == PUBLISHED_DIM else None)
+    note = f"{used.setting} at the published learning rate"
+    return rank_curves(rows, "The rank cliff", note, published="rank_cliff" if used.dim == PUBLISHED_DIM else None)
 
 
 def against_published(rows: list[Row]) -> list[dict[str, float]]:
     """Errors beside the figure's, where a model is of its size: their mean, their range, and the ratio."""
     from headwise.ledger.published import published_values
 
-    found = []
+    points = []
     for value in published_values("rank_cliff"):
         place = {"dim": PUBLISHED_DIM, **{name: int(value[name]) for name in ("depth", "multiplier", "rank")}}
         if errors := [row.metrics["error"] for row in cell(rows, **place)]:
             measured = {"error": mean(errors), "least": min(errors), "most": max(errors), "seeds": len(errors)}
-            found.append({**value, **measured, "published": value["error"], "ratio": mean(errors) / value["error"]})
-    return found
+            points.append({**value, **measured, "published": value["error"], "ratio": mean(errors) / value["error"]})
+    return points
 
 
 STUDY = Study("rank-cliff", __doc__, PRESETS, cells, chart, CLAIMS, against_published=against_published)

@@ -17,7 +17,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, agree, paired
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 from headwise.studies._recipes.statistics import half_and_full
 
 AUTHORS, BEST = "least_mean_loss", "training loss of the best epoch, {} batches"
@@ -32,10 +32,15 @@ class ReplayPreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": ReplayPreset.like(SIZES["smoke"], replay=2, epochs=3, grid=((1, (8, 4)), (2, (8, 4)))),
-    "laptop": ReplayPreset.like(SIZES["laptop"], replay=10, epochs=20, grid=((1, (16, 8, 4, 1)), (2, (16, 8)))),
+    "smoke": ReplayPreset.like(NEIGHBOR_SIZES["smoke"], replay=2, epochs=3, grid=((1, (8, 4)), (2, (8, 4)))),
+    "laptop": ReplayPreset.like(
+        NEIGHBOR_SIZES["laptop"], replay=10, epochs=20, grid=((1, (16, 8, 4, 1)), (2, (16, 8)))
+    ),
     "paper": ReplayPreset.like(
-        SIZES["paper"], replay=100, epochs=1000, grid=tuple((depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3))
+        NEIGHBOR_SIZES["paper"],
+        replay=100,
+        epochs=1000,
+        grid=tuple((depth, (64, 32, 16, 8, 4, 2, 1)) for depth in (1, 3)),
     ),
 }
 
@@ -61,24 +66,26 @@ def readings(rows: list[Row]) -> list[Comparison]:
     The authors' number is one for all seeds, so it has no interval of its own.
     """
     full = int(rows[0].cell["dim"])
-    found = []
+    comparisons = []
     for depth, wanted in zip(sorted({row.cell["depth"] for row in rows}), (2.0, 1.5), strict=False):
         names, at = (f"rank {full // 2}", f"rank {full}"), f"{depth} layer{'s' if depth > 1 else ''}"
         low, high = half_and_full(rows, depth=depth, stream="replayed")
         sides = [Variant(name, some) for name, some in zip(names, (low, high), strict=True)]
-        found.append(paired(*sides, metric="best epoch's training loss", field=AUTHORS, where=at, at_least=wanted))
+        comparisons.append(
+            paired(*sides, metric="best epoch's training loss", field=AUTHORS, where=at, at_least=wanted)
+        )
         if depth == 1 and low and high:
-            best = [min(row.metrics[AUTHORS] for row in arm) for arm in (low, high)]
+            best = [min(row.metrics[AUTHORS] for row in side) for side in (low, high)]
             fresh = half_and_full(rows, depth=depth, stream="fresh")
             tested = paired(*(Variant("", some) for some in fresh), at_least=wanted)
             ratios = [ratio * best[1] / best[0] for ratio in tested.ratios]
             effect = f"error of {names[0]} / of {names[1]}"
-            found += agree(effect, "test error", "the authors' number", ratios, 0.5, where=at, keys=tested.keys)
-    return found
+            comparisons += agree(effect, "test error", "the authors' number", ratios, 0.5, where=at, keys=tested.keys)
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
     from headwise.ledger.published import published_values
 
     used = PRESETS[preset]
@@ -88,11 +95,11 @@ def chart(rows: list[Row], preset: str) -> Any:
     points += measured(replayed, "rank", "stream", "depth", AUTHORS, BEST)
     for value in published_values("rank_cliff") if preset == "paper" else []:
         if value["multiplier"] == 1 and value["depth"] in {row.cell["depth"] for row in rows}:
-            said: Point = {"x": value["rank"], "y": value["error"], "kind": "published"}
+            said: Mark = {"x": value["rank"], "y": value["error"], "kind": "published"}
             points.append({**said, "series": BEST.format("replayed"), "panel": f"{value['depth']:g}"})
     for point in points:
         point["panel"] = f"{point['panel']} layer{'s' if point['panel'] != '1' else ''}"
-    notes = [f"{used.told}, {used.replay} batches"]
+    notes = [f"{used.setting}, {used.replay} batches"]
     return curves(points, "Fresh and replayed data", notes, "rank of each head", "error (squared distance)")
 
 

@@ -3,12 +3,12 @@
 Source: the note on what the rank paper means for nanochat, point 4.
 Claims: N4.
 Tasks: the next byte of text, and multi-query associative recall, both by a nanochat-style decoder.
-Grid: key/value heads from all down to one; the MLP stays, so sharing saves parameters and cache. Each arm has its own
-learning rate, chosen on validation with a seed that is not judged.
-A cost is the error shared by all heads over the error with none shared. Recall errors under 0.01 count as 0.01, so that
-a ratio of two nearly perfect models says nothing.
-Power: on text as in head-size, a ratio of 1.03. In two pilots of recall no sharing gave 0.003 and 0.004, and one head
-for all 0.27: so large an effect is seen with any seeds; one below a factor of 2 would not be.
+Grid: key/value heads from all down to one; the MLP stays, so sharing saves parameters and cache. Each variant has its
+own learning rate, chosen on validation with a seed that is not judged.
+A cost is the error with one key/value head for all query heads over the error with one for each. Recall errors under
+0.01 count as 0.01, so that a ratio of two nearly perfect models says nothing.
+Power: on text as in head-size, a ratio of 1.03. In two pilots of recall the error was 0.003 and 0.004 without sharing,
+and 0.27 with one head for all: so large an effect is seen with any seeds; one below a factor of 2 would not be.
 Command: headwise study run sharing --preset laptop (about 8 minutes on two cores)
 """
 
@@ -47,14 +47,14 @@ def cells(preset: SharingPreset) -> list[Cell]:
                 ("text", text_run(preset, on_text, seed)),
                 ("recall", recall_run(preset.recall, on_recall, seed)),
             ):
-                cells.append(Cell({"task": task, "heads a key": run.model_shape.layers[0].group}, run))
+                cells.append(Cell({"task": task, "group": run.model_shape.layers[0].group}, run))
     return cells
 
 
 def most_on_look_up(rows: list[Row]) -> list[Comparison]:
     """N4: one shared head costs recall something, and more than it costs text."""
-    shared = max(row.cell["heads a key"] for row in rows)
-    one, all_ = {"heads a key": 1}, {"heads a key": shared}
+    shared = max(row.cell["group"] for row in rows)
+    one, all_ = {"group": 1}, {"group": shared}
     text, recall = (worse(rows, task, one, all_) for task in ("text", "recall"))
     seeds = sorted(text.keys() & recall.keys())
     variant, baseline = "one key/value head for all", "a key/value head per query head"
@@ -69,9 +69,9 @@ def most_on_look_up(rows: list[Row]) -> list[Comparison]:
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import curves, measured
 
-    points = measured(rows, "heads a key", "task", "task")
-    told = f"nanochat-style decoders; {PRESETS[preset].tuning}"
-    return curves(points, "What sharing keys and values costs", [told], "query heads per key/value head",
+    points = measured(rows, "group", "task", "task")
+    note = f"nanochat-style decoders; {PRESETS[preset].tuning}"
+    return curves(points, "What sharing keys and values costs", [note], "query heads per key/value head",
                   "error (text: bits per byte)")  # fmt: skip
 
 

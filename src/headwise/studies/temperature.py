@@ -16,7 +16,7 @@ from typing import Any
 from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row
-from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 from headwise.studies._recipes.statistics import half_and_full
 
 PLAIN, SCALED, NORMALISED = "divided by √rank", "learned factor", "normalised, learned factor"
@@ -34,9 +34,9 @@ class TemperaturePreset(NeighborPreset):
 
 
 PRESETS = {
-    "smoke": TemperaturePreset.like(SIZES["smoke"], ranks=(8, 4)),
-    "laptop": TemperaturePreset.like(SIZES["laptop"], ranks=(16, 8, 4, 1)),
-    "paper": TemperaturePreset.like(SIZES["paper"], ranks=(64, 32, 16, 8, 4, 2, 1)),
+    "smoke": TemperaturePreset.like(NEIGHBOR_SIZES["smoke"], ranks=(8, 4)),
+    "laptop": TemperaturePreset.like(NEIGHBOR_SIZES["laptop"], ranks=(16, 8, 4, 1)),
+    "paper": TemperaturePreset.like(NEIGHBOR_SIZES["paper"], ranks=(64, 32, 16, 8, 4, 2, 1)),
 }
 
 
@@ -71,7 +71,7 @@ def chart(rows: list[Row], preset: str) -> Any:
 
     used = PRESETS[preset]
     points = measured(rows, "rank", "logits")
-    notes = [f"one layer, {used.told}"]
+    notes = [f"one layer, {used.setting}"]
     return curves(points, "Rank or temperature", notes, "rank of each head", "test error (squared distance)")
 
 

@@ -3,24 +3,24 @@
 Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802); L11 is a question
 it leaves open.
 Claims: L7, L11.
-Task: hidden bytes of text; then SST-2, by a run that begins with that very pre-training, at the same learning rate. The
+Task: masked bytes of text; then SST-2, by a run that begins with that very pre-training, at the same learning rate. The
 model is a BERT that reads bytes, with norms before each part, which 24 layers need, and with rotary positions: with
-learned ones a pilot was still at 3.98 bits a hidden byte after 300 steps, of 4.36 by the frequency of bytes alone; with
-rotary ones at 3.14, in half the batch.
+learned ones a pilot was still at 3.98 masked-LM bits per byte after 300 steps (byte frequencies alone: 4.36); with
+rotary ones at 3.14, with half the batch size.
 Grid: the paper's pair (16 layers × 12 heads, 10 × 24) scaled down, at the same width; its control, the fewer layers
 without the new heads; pre-trained only, heads of the base's size added until the fewer layers have its parameters
 again, with the MLP as it was, and four times the base's heads. Of 24 layers the pair and the control, pre-trained only.
-Each arm has its own learning rate, chosen on validation with a seed that is not judged.
+Each variant has its own learning rate, chosen on validation with a seed that is not judged.
 How the pair was chosen: first it was 4 and 8 heads. In pilots 8 heads, of rank 4, were at 3.99 and 3.98 bits after 300
 steps, and 4 heads with six layers at 3.14 and 3.15: heads too small for rotary positions, not too few layers, may be
 why. So the pair is 2 and 4 heads, of rank 16 and 8; the 8 heads, which did not keep the loss, are shown beside it.
-Margin: "keeps" is tested as equivalence: at most 3 % more bits a hidden byte than the base, which has learned something
-(its bits are under nine tenths of those by the frequency of bytes), with at least 25 % of the parameters saved.
-Fine-tuned errors are told beside it and decide nothing: SST-2 has 872 sentences to test on, so that an error of 0.4
+Margin: "keeps" is tested as equivalence: at most 3 % more masked-LM bits per byte than the base, which has learned
+something (it has under nine tenths of the bits of byte frequencies alone), with at least 25 % of the parameters saved.
+Fine-tuned errors are shown beside it and decide nothing: SST-2 has 872 sentences to test on, so that an error of 0.4
 has a standard error of 4 % of itself in each run, and four seeds would see no ratio under 1.1.
-Power: two pilots an arm differed by 0.3 %, but between the first four judged seeds the ratio of base and thin differed
-by 8 %: runs leave the plateau of frequencies at other steps. Four seeds left both claims open, so the judged pairs got
-ten, which see a ratio of 1.08 at the level of three comparisons: a choice made on seeing judged runs.
+Power: two pilots per variant differed by 0.3 %, but between the first four judged seeds the ratio of base and thin
+differed by 8 %: runs leave the plateau of byte frequencies at different steps. Four seeds left both claims open, so the
+judged pairs got ten, which see a ratio of 1.08 at the level of three comparisons: a choice made on seeing judged runs.
 Command: headwise study run thinner-bert --preset laptop --data text=PLACE --data glue=PLACE (about 12 minutes on two
 cores; the paper preset about 3 × 10²⁰ FLOPs, 500 hours of a GPU that does 150 TFLOP/s, most of it for 24 layers)
 """
@@ -30,15 +30,16 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from headwise.ledger.claims import MASKED_BITS, Claim, Comparison, Variant, beats_no_skill, paired, parameters_saved
+from headwise.ledger.claims import MASKED_BITS, Claim, Comparison, beats_no_skill, paired, parameters_saved
 from headwise.ledger.study import Preset, Study
 from headwise.options import ModelOptions
 from headwise.options import preset as options_preset
 from headwise.store.rows import Cell, Row, cell
+from headwise.studies._recipes.thinner import labelled
 from headwise.training.run import Recipe, Run
 
 MARGIN, SAVED, LEARNED = 0.03, 0.25, 1 / 0.9
-MASKED, TUNED = "hidden bytes", "SST-2"
+MASKED, TUNED = "masked bytes", "SST-2"
 
 
 class ThinnerBertPreset(Preset):
@@ -109,17 +110,18 @@ def cells(preset: ThinnerBertPreset) -> list[Cell]:
         ("usual", preset.usual, preset.masked_steps),
         ("deep", preset.deep, preset.deep_steps),
     ):
-        for arm, shape in shapes.items():
-            for seed in range(preset.judged_seeds if arm in ("base", "thin") else preset.seeds):
+        for variant, shape in shapes.items():
+            place = {"model": model, "arm": variant, "shape": shape}
+            for seed in range(preset.judged_seeds if variant in ("base", "thin") else preset.seeds):
                 masked = masked_run(preset, shape, steps, seed)
-                cells.append(Cell({"model": model, "arm": arm, "task": MASKED}, masked))
-                if arm in preset.tuned and model == "usual" and seed < preset.seeds:
-                    cells.append(Cell({"model": model, "arm": arm, "task": TUNED}, tuned_run(preset, masked)))
+                cells.append(Cell({**place, "task": MASKED}, masked))
+                if variant in preset.tuned and model == "usual" and seed < preset.seeds:
+                    cells.append(Cell({**place, "task": TUNED}, tuned_run(preset, masked)))
     return cells
 
 
 def masked_run(preset: ThinnerBertPreset, shape: str, steps: int, seed: int) -> Run:
-    """Bytes of text, of which some are hidden."""
+    """Bytes of text, of which some are masked."""
     return Run(
         task={"name": "text", "objective": "masked", "context": preset.context},
         shape=shape,
@@ -148,7 +150,7 @@ def _options(preset: ThinnerBertPreset, **changes: Any) -> ModelOptions:
 
 def keeps(rows: list[Row], model: str) -> list[Comparison]:
     """L7 and L11: a base that has learned something, a thin model that is as good, and what it saves."""
-    base, thin = (Variant(arm, cell(rows, model=model, arm=arm, task=MASKED)) for arm in ("base", "thin"))
+    base, thin = (labelled(name, cell(rows, model=model, arm=name, task=MASKED)) for name in ("base", "thin"))
     if not base.rows or not thin.rows:
         return []
     return [
@@ -162,10 +164,10 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import by_parameters, curves
 
     used = PRESETS[preset]
-    told = f"width and heads of the base {used.usual['base']}, of the deep one {used.deep['base']}; "
-    notes = [told + used.tuning]
-    tuned = {arm: [row.metrics["error"] for row in cell(rows, task=TUNED, arm=arm)] for arm in used.tuned}
-    errors = ", ".join(f"{arm} {mean(found):.3f}" for arm, found in tuned.items() if found)
+    sizes = f"width and heads of the base {used.usual['base']}, of the deep one {used.deep['base']}; "
+    notes = [sizes + used.tuning]
+    tuned = {variant: [row.metrics["error"] for row in cell(rows, task=TUNED, arm=variant)] for variant in used.tuned}
+    errors = ", ".join(f"{variant} {mean(values):.3f}" for variant, values in tuned.items() if values)
     notes.append(f"not drawn: errors on SST-2 after fine-tuning, {errors}")
     masked = cell(rows, task=MASKED)
     named = [replace(row, cell={**row.cell, "task": f"pre-training, {row.cell['model']} depth"}) for row in masked]

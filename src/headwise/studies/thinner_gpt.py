@@ -9,8 +9,8 @@ as it was, heads of the base's size added until a model of fewer layers, down to
 Each variant has its own learning rate, chosen on validation with a seed that is not judged.
 Margin: "keeps" is tested as equivalence, at most 1 % more bits per byte than the base, with at least 25 % of its
 parameters saved. Whether the control keeps them as well is shown, not judged: the claim is about the thin model.
-Power: in pilots (base and thin, seeds 100 to 102, one rate) their ratio differed between seeds by 0.4 %, so that five
-seeds see 0.7 %; the pilots' own was 0.957, and that of the control to the thin arm 0.980 (two seeds).
+Power: in pilots (base and thin, seeds 100 to 102, one learning rate) their ratio differed between seeds by 0.4 %, so
+that five seeds see 0.7 %; the pilots' own was 0.957, and that of the control to the thin variant 0.980 (two seeds).
 Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two cores; --data text=PLACE for stories)
 """
 
@@ -20,7 +20,7 @@ from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, par
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.text import THINNER, ThinnerTextPreset, text_options, text_run
-from headwise.studies._recipes.thinner import MARGIN, named, variants
+from headwise.studies._recipes.thinner import MARGIN, variant_label, variants
 
 SAVED = 0.25
 PRESETS = THINNER
@@ -28,7 +28,7 @@ PRESETS = THINNER
 
 def cells(preset: ThinnerTextPreset) -> list[Cell]:
     return [
-        Cell({"arm": named(kind, shape), "kind": kind}, text_run(preset, shape, seed))
+        Cell({"arm": variant_label(kind, shape), "kind": kind}, text_run(preset, shape, seed))
         for kind, shape in variants(preset, text_options())
         for seed in range(preset.seeds)
     ]
@@ -47,9 +47,9 @@ def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import frontier
 
     used = PRESETS[preset]
-    told = f"decoder of width {used.width} on text, {used.steps:,} steps of {used.batch} × {used.context} "
-    told += f"bytes; {used.tuning}"
-    return frontier(rows, "arm", "Fewer layers, more heads", [told], "bits per byte")
+    note = f"decoder of width {used.width} on text, {used.steps:,} steps of {used.batch} × {used.context} "
+    note += f"bytes; {used.tuning}"
+    return frontier(rows, "arm", "Fewer layers, more heads", [note], "bits per byte")
 
 
 CLAIMS = (

@@ -4,7 +4,8 @@ Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv
 divide the dimension; a question it leaves.
 Claims: Q15.
 Task: as rank-cliff, at the ranks between, with as many heads as fill the width with values.
-Fit: log error between neighbouring ranks is a line; the threshold is the rank where it reaches half the trivial error.
+Fit: log error between neighbouring ranks is a line; the threshold is the rank where it reaches half the error of a
+constant predictor.
 Grid: rank × (points, dimension, depth), each moved alone from rank-cliff's own. Published learning rate.
 Power: below full rank errors differ between seeds by 0.2 %, which moves a threshold by less than 1 %: a ratio of 1.05
 is seen. A pilot of one seed had a threshold of 12.7 in 16 dimensions.
@@ -19,7 +20,7 @@ from headwise.ledger.claims import Claim, Comparison, against
 from headwise.ledger.statistics import LEVEL, interval
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
-from headwise.studies._recipes.neighbors import SIZES, NeighborPreset, neighbor_run
+from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, NeighborPreset, neighbor_run
 
 BASE = "base"
 
@@ -34,10 +35,10 @@ class TransitionPreset(NeighborPreset):
 
 PRESETS = {
     "smoke": TransitionPreset.like(
-        SIZES["smoke"], mlp_ratio=2, tokens=4096, grid={BASE: (8, 8, 1, (8, 6, 4)), "depth": (8, 8, 2, (8, 4))}
+        NEIGHBOR_SIZES["smoke"], mlp_ratio=2, tokens=4096, grid={BASE: (8, 8, 1, (8, 6, 4)), "depth": (8, 8, 2, (8, 4))}
     ),
     "laptop": TransitionPreset.like(
-        SIZES["laptop"],
+        NEIGHBOR_SIZES["laptop"],
         mlp_ratio=4,
         tokens=2048,
         grid={
@@ -48,7 +49,7 @@ PRESETS = {
         },
     ),
     "paper": TransitionPreset.like(
-        SIZES["paper"],
+        NEIGHBOR_SIZES["paper"],
         mlp_ratio=32,
         tokens=4096,
         grid={
@@ -62,17 +63,17 @@ PRESETS = {
 
 
 def cells(preset: TransitionPreset) -> list[Cell]:
-    found = []
+    cells = []
     for moved, (dim, points, depth, ranks) in preset.grid.items():
         batch, mlp = preset.tokens // points, preset.mlp_ratio * dim
         sized = preset.replace(dim=dim, points=points, mlp=mlp, batch=batch)
         place = {"moved": moved, "dim": dim, "points": points, "depth": depth}
-        found += [
+        cells += [
             Cell({**place, "rank": rank}, neighbor_run(sized, depth, 1, rank, seed))
             for rank in ranks
             for seed in range(preset.seeds)
         ]
-    return found
+    return cells
 
 
 def threshold(curve: list[tuple[int, float]], level: float) -> float:
@@ -87,10 +88,10 @@ def threshold(curve: list[tuple[int, float]], level: float) -> float:
 
 def _curves(rows: list[Row], moved: str) -> dict[int, list[Row]]:
     """By seed, the rows of one curve, from full rank down."""
-    found: dict[int, list[Row]] = {}
+    curves: dict[int, list[Row]] = {}
     for row in sorted(cell(rows, moved=moved), key=lambda row: -row.cell["rank"]):
-        found.setdefault(row.seed, []).append(row)
-    return found
+        curves.setdefault(row.seed, []).append(row)
+    return curves
 
 
 def _threshold(curve: list[Row]) -> float:
@@ -113,7 +114,7 @@ def moves(rows: list[Row]) -> list[Comparison]:
     keys = tuple(row.key for curve in base.values() for row in curve)
     slopes = [_steepening(curve) for curve in base.values()]
     fall = "fall of log error per rank"
-    found = [against(fall, "above the threshold rank", "below it", slopes, at_least=2.0, keys=keys)]
+    comparisons = [against(fall, "above the threshold rank", "below it", slopes, at_least=2.0, keys=keys)]
     for moved in ("points", "dimension", "depth"):
         other = _curves(rows, moved)
         seeds = sorted(base.keys() & other.keys())
@@ -124,7 +125,7 @@ def moves(rows: list[Row]) -> list[Comparison]:
         large, small = max(sizes), min(sizes)
         pairs = [(sizes[large][seed], sizes[small][seed]) for seed in seeds]
         required = {"at_most": 1.0} if moved == "depth" else {"at_least": 1.0}
-        found.append(
+        comparisons.append(
             against(
                 "threshold rank",
                 f"{moved} {large}",
@@ -134,18 +135,18 @@ def moves(rows: list[Row]) -> list[Comparison]:
                 keys=tuple(row.key for pair in pairs for curve in pair for row in curve),
             )
         )
-    return found
+    return comparisons
 
 
 def chart(rows: list[Row], preset: str) -> Any:
-    from headwise.charts.curves import Point, curves, measured
+    from headwise.charts.curves import Mark, curves, measured
 
     names = {}
     for moved, (dim, count, depth, _) in PRESETS[preset].grid.items():
-        found = tuple(_threshold(curve) for curve in _curves(rows, moved).values())
-        at, low, high = interval(found, LEVEL)
-        told = f"{dim} dimensions, {count} points, {depth} layer{'s' if depth > 1 else ''}"
-        names[moved] = told + (f": rank {at:.1f} ({low:.1f} to {high:.1f})" if math.isfinite(high) else "")
+        thresholds = tuple(_threshold(curve) for curve in _curves(rows, moved).values())
+        at, low, high = interval(thresholds, LEVEL)
+        name = f"{dim} dimensions, {count} points, {depth} layer{'s' if depth > 1 else ''}"
+        names[moved] = name + (f": rank {at:.1f} ({low:.1f} to {high:.1f})" if math.isfinite(high) else "")
     shown = [
         Row(
             {"part": row.cell["rank"] / row.cell["dim"], "name": names[row.cell["moved"]]},
@@ -158,12 +159,20 @@ def chart(rows: list[Row], preset: str) -> Any:
     points = measured(shown, "part", "name", metric="left")
     ends = [point["x"] for point in points]
     for x in (min(ends), max(ends)):
-        level: Point = {"x": x, "y": 0.5, "series": "half the trivial error", "panel": "", "kind": "theory"}
+        level: Mark = {
+            "x": x,
+            "y": 0.5,
+            "series": "half the error of a constant predictor",
+            "panel": "",
+            "kind": "theory",
+        }
         points.append(level)
     notes = [
         f"{PRESETS[preset].steps:,} steps at the published learning rate; a threshold is where a curve crosses one half"
     ]
-    return curves(points, "Where the error drops", notes, "rank / dimension", "error / trivial error", log_x=False)
+    return curves(
+        points, "Where the error drops", notes, "rank / dimension", "error / error of a constant predictor", log_x=False
+    )
 
 
 CLAIMS = (

@@ -4,7 +4,7 @@ import csv
 from importlib.resources import files
 
 
-def published_table(name: str) -> list[dict[str, str]]:
+def published_rows(name: str) -> list[dict[str, str]]:
     """A published table, row by row."""
     text = files(__name__).joinpath(f"{name}.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
@@ -12,4 +12,4 @@ def published_table(name: str) -> list[dict[str, str]]:
 
 def published_values(name: str) -> list[dict[str, float]]:
     """A published figure's points: a table of numbers alone."""
-    return [{column: float(value) for column, value in row.items()} for row in published_table(name)]
+    return [{column: float(value) for column, value in row.items()} for row in published_rows(name)]

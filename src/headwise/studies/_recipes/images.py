@@ -32,13 +32,13 @@ class ImagePreset(ImageTraining, Preset):
     width: int
 
     @property
-    def told(self) -> str:
+    def setting(self) -> str:
         """What a chart says of how its models were trained."""
         images = f"{self.batch:,} images of {self.side} × {self.side}"
         return f"{self.steps:,} steps of {images}; {self.tuning}"
 
 
-SIZES = {
+IMAGE_SIZES = {
     "smoke": ImagePreset(
         width=8, side=8, patch=2, channels=1, classes=10, augment="crop-flip", optimizer="muon", batch=64, steps=3,
         rates=(0.003,),

@@ -24,17 +24,17 @@ class NeighborPreset(Preset):
     learning_rate: float = 0.01
 
     @property
-    def told(self) -> str:
+    def setting(self) -> str:
         """What a chart says of its task and training."""
         return f"{self.points} points in {self.dim} dimensions, {self.steps:,} steps"
 
 
-SIZES = {
+NEIGHBOR_SIZES = {
     "smoke": NeighborPreset(dim=8, points=8, mlp=16, steps=20, warm_up=0.05, batch=256, evaluations=1),
     "laptop": NeighborPreset(dim=16, points=16, mlp=64, steps=2000, warm_up=0.3, batch=128),
     "paper": NeighborPreset(dim=64, points=16, mlp=2048, steps=100_000, warm_up=0.05, batch=256, seeds=5),
 }
-LONGER = SIZES["paper"].replace(steps=200_000, learning_rate=0.005)  # as the paper's later figures were trained
+LONGER = NEIGHBOR_SIZES["paper"].replace(steps=200_000, learning_rate=0.005)  # the paper's later figures
 
 
 def neighbor_run(

@@ -7,14 +7,14 @@ from typing import Any
 from headwise.store.rows import Row, cell
 from headwise.training.run import ProbeName
 
-HEADS: ProbeName = "heads-condition"
+HEADS_KAPPA: ProbeName = "heads-condition"
 LARGEST = 2.0**23  # float32, in which models are trained, cannot tell a larger κ from an infinite one
 SEEN = 0.01  # recall errors below this are alike
 
-Arms = tuple[list[Row], list[Row]]
+Sides = tuple[list[Row], list[Row]]
 
 
-def half_and_full(rows: list[Row], **place: Any) -> Arms:
+def half_and_full(rows: list[Row], **place: Any) -> Sides:
     """The rows of a place at half and at full rank."""
     full = int(rows[0].cell["dim"])  # rows may still lack it
     return cell(rows, rank=full // 2, **place), cell(rows, rank=full, **place)

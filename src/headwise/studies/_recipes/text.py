@@ -50,24 +50,24 @@ class ThinnerTextPreset(ThinnerPreset, TextTraining):
     """Depth for heads in a decoder on text."""
 
 
-SIZES = {
+TEXT_SIZES = {
     "smoke": TextPreset(width=16, depth=1, context=8, batch=128, steps=5, rates=(0.01,)),
     "laptop": TextPreset(width=64, depth=2, context=64, batch=32, steps=500, rates=(0.003, 0.01, 0.03)),
     "paper": TextPreset(width=1792, depth=28, context=2048, batch=256, steps=20_000, rates=(0.0003, 0.001, 0.003)),
 }
 LOOK_UP = {
     "smoke": LookUpPreset.like(
-        SIZES["smoke"],
+        TEXT_SIZES["smoke"],
         heads=2,
         recall=RecallTraining(width=16, heads=2, depth=1, vocab=128, pairs=4, length=32, batch=256, steps=5),
     ),
     "laptop": LookUpPreset.like(
-        SIZES["laptop"],
+        TEXT_SIZES["laptop"],
         heads=4,
         recall=RecallTraining(width=32, heads=4, depth=2, vocab=32, pairs=12, length=64, batch=32, steps=800),
     ),
     "paper": LookUpPreset.like(
-        SIZES["paper"],
+        TEXT_SIZES["paper"],
         heads=14,
         recall=RecallTraining(width=112, heads=14, depth=2, vocab=8192, pairs=64, length=512, batch=256, steps=100_000),
     ),

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from headwise.cost import parameters
+from headwise.ledger.claims import Variant
 from headwise.ledger.study import Preset
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
+from headwise.store.rows import Row
 
 MARGIN = 0.01  # of a loss on text that counts as kept
 
@@ -43,7 +45,15 @@ def as_large(base: ModelShape, depth: int, options: ModelOptions) -> ModelShape:
     return shaped(1 + round((wanted - one) / (two - one)))
 
 
-def named(kind: str, shape: ModelShape) -> str:
-    """What the grid calls a variant: part of stored and pinned places, so its wording stays."""
+def variant_label(kind: str, shape: ModelShape) -> str:
+    """What tables and charts call a variant: "thin (2 layers, 8 heads, head dim 4)"."""
     layer = shape.layers[0]
-    return f"{kind}: {shape.depth} × {layer.heads} heads of {layer.qk_rank}"
+    layers, heads = (
+        f"{count} {word}{'s' * (count > 1)}" for count, word in ((shape.depth, "layer"), (layer.heads, "head"))
+    )
+    return f"{kind} ({layers}, {heads}, head dim {layer.qk_rank})"
+
+
+def labelled(kind: str, rows: list[Row]) -> Variant:
+    """One side of a comparison whose place in the grid has its shape."""
+    return Variant(variant_label(kind, ModelShape.parse(rows[0].cell["shape"])) if rows else kind, rows)
