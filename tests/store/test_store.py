@@ -358,7 +358,7 @@ with Store.from_parquet(sys.argv[2]) as store:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         path = filled(Path(folder) / "other.db", [0])
         os.chmod(folder, 0o555)
-        told, _ = child(code, path).communicate(timeout=60)
+        told, _ = child(code, path).communicate()
         left = os.listdir(folder)
         os.chmod(folder, 0o755)
     assert (told.strip(), left) == ("True", ["other.db"])
@@ -645,7 +645,7 @@ with Store(sys.argv[2]) as store:
     except StoreError as error:
         print(error)
 """
-    told, _ = child(code, path).communicate(timeout=60)
+    told, _ = child(code, path).communicate()
     assert "intact" in told
     with Store(path) as store:
         assert [run.seed for run, _ in store.runs()] == [0, 1, 2]
@@ -671,7 +671,7 @@ def test_what_was_stored_survives_a_kill(tmp_path):
         told.append(process.stdout.readline().strip())
         time.sleep(chance.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate()
         told += [line for line in rest.splitlines() if len(line) == 16]
     assert len(told) > 8
     with Store(path) as store:
@@ -692,7 +692,7 @@ print(added)
 def test_two_drivers_share_a_file(tmp_path):
     path = tmp_path / "new.db"
     drivers = [child(ADD_SOME, path, first) for first in (0, 15)]
-    added = [int(driver.communicate(timeout=60)[0]) for driver in drivers]
+    added = [int(driver.communicate()[0]) for driver in drivers]
     assert sum(added) == 45
     with Store(path) as store:
         assert sorted(run.seed for run, _ in store.runs()) == list(range(45))
