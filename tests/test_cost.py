@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.cost import (
@@ -124,6 +124,7 @@ def replace_family(options):
 
 
 @given(models(max_depth=3))
+@example((ModelShape.parse("w16-h3-g1-r13-v1-q3-m0"), ModelOptions(norm="layer", qk_norm="rms")))
 @settings(max_examples=60)
 def test_activation_bytes_are_within_a_tenth_of_what_autograd_saves(model):
     assume(model[0].width >= WIDE)
