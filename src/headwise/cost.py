@@ -317,6 +317,7 @@ def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int) 
         saved += (q or h * r) + (c + shape.rope_rank if c else g * (r + v))
     if normed:
         saved += (h + g) * (1 + r * (options.qk_norm == "rms"))
+        saved += h * r if q else 0  # the norm's own input, which the latent's projection gives
     saved += 2 * (q + c)  # latents: normalised, and weighted
     saved += h * r if options.logit_scale and (normed or q) else 0
     return saved

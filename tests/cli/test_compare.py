@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from headwise.comparison.plan import ComparisonPlan
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from helpers.commands import as_json, headwise
+from helpers.runs import wait_until
 
 TASK = "nearest-neighbor,dim=8,points=4"
 SMALL = ["--base", "w8-h2-m16", "--steps", "40", "--seeds", "3", "--batch-size", "512", "--lr", "0.004,0.03"]
@@ -28,9 +28,7 @@ def finished(tmp_path_factory):
     command = [sys.executable, "-m", "headwise", *words]
     driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 200
-        while len(kept(folder)) < 2 and driver.poll() is None and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: len(kept(folder)) >= 2, driver)
     finally:
         driver.kill()
         driver.wait()

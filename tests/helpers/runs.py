@@ -16,6 +16,24 @@ class Broken(NearestNeighbor):
         return super().draw(seed, stream, index, batch, device)
 TASK = Broken
 """
+SLOW_TASK = """
+import time
+from pathlib import Path
+from headwise.tasks.nearest_neighbor import NearestNeighbor
+class Slow(NearestNeighbor):
+    def draw(self, seed, stream, index, batch, device="cpu"):
+        if stream == "train" and not Path({released!r}).exists():
+            time.sleep(0.5)
+        return super().draw(seed, stream, index, batch, device)
+TASK = Slow
+"""
+
+
+def slow_task(folder):
+    """A task whose runs of some hundred steps last minutes and report every step; and the file that ends the delay."""
+    file, released = folder / "slow.py", folder / "released"
+    file.write_text(SLOW_TASK.format(released=str(released)))
+    return load({"name": str(file), "dim": 8, "points": 6}), released
 
 
 def small_run(**changes):
@@ -33,6 +51,7 @@ def some_runs(count=3, steps=300, task=None):
             recipe=Recipe(batch=16),
             steps=steps,
             seed=seed,
+            evaluations=2,
         )
         for seed in range(count)
     ]
@@ -63,7 +82,12 @@ def descendants(pid):
     return found
 
 
-def wait_for_workers(driver):
-    end = time.monotonic() + 60
-    while len(descendants(driver.pid)) < 3 and driver.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
+def wait_until(sign, process=None):
+    """Until the sign is there, however long it takes, or the process has ended: pytest ends what hangs."""
+    while not sign() and (process is None or process.poll() is None):
+        time.sleep(0.05)
+
+
+def wait_for_workers(driver, workers=2):
+    """Below a driver there are also a server, which its workers come from, and a tracker of what they share."""
+    wait_until(lambda: len(descendants(driver.pid)) >= 2 + workers, driver)

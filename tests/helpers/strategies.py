@@ -1,9 +1,10 @@
-"""Generated shapes and options, for property tests."""
+"""Generated shapes, options, runs and their results, for property tests."""
 
 from hypothesis import strategies as st
 
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape, divisors
+from headwise.training.run import Run, RunResult
 
 RANKS = st.integers(1, 24)
 WIDTHS = st.integers(1, 64)
@@ -74,3 +75,43 @@ def model_options(draw, shape):
 def models(draw, max_depth=3):
     shape = draw(model_shapes(max_depth=max_depth))
     return shape, draw(model_options(shape))
+
+
+names = st.text(min_size=1, max_size=8)
+numbers = st.floats()
+plain = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(plain | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+points = st.lists(st.tuples(st.integers(0, 2**40), names, numbers), max_size=5)
+
+
+@st.composite
+def runs(draw):
+    return Run(
+        task=draw(st.dictionaries(names, values, max_size=3)) | {"name": draw(names)},
+        shape=str(draw(model_shapes())),
+        steps=draw(st.integers(1, 2**40)),
+        seed=draw(st.integers(0, 2**60)),
+        recipe={"learning_rate": draw(st.floats(1e-9, 10)), "betas": [0.9, draw(st.floats(0, 1))]},
+        probes=draw(st.lists(st.sampled_from(["qk-rank", "vo-rank"]), max_size=2)),
+    )
+
+
+@st.composite
+def pairs(draw):
+    run = draw(runs())
+    return run, RunResult(
+        key=run.key,
+        status=draw(st.sampled_from(["done", "diverged", "failed"])),
+        metrics=draw(st.dictionaries(names, numbers, max_size=4)),
+        curve=draw(points),
+        probes=draw(points),
+        steps=draw(st.integers(0, 2**40)),
+        seconds=draw(st.floats(0, 1e9)),
+        tokens=draw(st.integers(0, 2**62)),
+        flops=draw(st.integers(0, 10**30)),
+        parameters=draw(st.integers(0, 2**62)),
+        peak_bytes=draw(st.integers(0, 2**62)),
+        kernel=draw(st.text(max_size=8)),
+        message=draw(st.text(max_size=20)),
+        environment=draw(st.dictionaries(names, st.text(max_size=8), max_size=3)),
+    )

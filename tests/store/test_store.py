@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import shlex
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +20,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.cells import cell_len
-from rich.console import Console
 
-from headwise.report.runs import _folded, rerun_command, run_card, runs_table, spark
 from headwise.spec import SpecError
 from headwise.store import store as store_module
 from headwise.store.store import (
@@ -36,9 +33,9 @@ from headwise.store.store import (
     default_path,
     on_network,
 )
-from headwise.training.run import Run, RunResult
+from headwise.training.run import Run
 from helpers.runs import make_result, make_run
-from helpers.strategies import model_shapes
+from helpers.strategies import pairs
 
 NAN, INF = math.nan, math.inf
 
@@ -77,45 +74,6 @@ def store(tmp_path):
 
 
 # ---- generated runs ------------------------------------------------------------------------------------------------
-
-names = st.text(min_size=1, max_size=8)
-numbers = st.floats()
-plain = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
-values = st.recursive(plain | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3), max_leaves=4)
-points = st.lists(st.tuples(st.integers(0, 2**40), names, numbers), max_size=5)
-
-
-@st.composite
-def runs(draw):
-    return Run(
-        task=draw(st.dictionaries(names, values, max_size=3)) | {"name": draw(names)},
-        shape=str(draw(model_shapes())),
-        steps=draw(st.integers(1, 2**40)),
-        seed=draw(st.integers(0, 2**60)),
-        recipe={"learning_rate": draw(st.floats(1e-9, 10)), "betas": [0.9, draw(st.floats(0, 1))]},
-        probes=draw(st.lists(st.sampled_from(["qk-rank", "vo-rank"]), max_size=2)),
-    )
-
-
-@st.composite
-def pairs(draw):
-    run = draw(runs())
-    return run, RunResult(
-        key=run.key,
-        status=draw(st.sampled_from(["done", "diverged", "failed"])),
-        metrics=draw(st.dictionaries(names, numbers, max_size=4)),
-        curve=draw(points),
-        probes=draw(points),
-        steps=draw(st.integers(0, 2**40)),
-        seconds=draw(st.floats(0, 1e9)),
-        tokens=draw(st.integers(0, 2**62)),
-        flops=draw(st.integers(0, 10**30)),
-        parameters=draw(st.integers(0, 2**62)),
-        peak_bytes=draw(st.integers(0, 2**62)),
-        kernel=draw(st.text(max_size=8)),
-        message=draw(st.text(max_size=20)),
-        environment=draw(st.dictionaries(names, st.text(max_size=8), max_size=3)),
-    )
 
 
 @given(pairs())
@@ -367,7 +325,7 @@ with Store.from_parquet(sys.argv[2]) as store:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         path = filled(Path(folder) / "other.db", [0])
         os.chmod(folder, 0o555)
-        told, _ = child(code, path).communicate(timeout=60)
+        told, _ = child(code, path).communicate()
         left = os.listdir(folder)
         os.chmod(folder, 0o755)
     assert (told.strip(), left) == ("True", ["other.db"])
@@ -654,7 +612,7 @@ with Store(sys.argv[2]) as store:
     except StoreError as error:
         print(error)
 """
-    told, _ = child(code, path).communicate(timeout=60)
+    told, _ = child(code, path).communicate()
     assert "intact" in told
     with Store(path) as store:
         assert [run.seed for run, _ in store.runs()] == [0, 1, 2]
@@ -675,12 +633,12 @@ def test_what_was_stored_survives_a_kill(tmp_path):
     path = tmp_path / "headwise.db"
     chance = random.Random(0)
     told = []
-    for attempt in range(4):
+    for attempt in range(3):
         process = child(ADD_UNTIL_KILLED, path, attempt * 100_000)
-        told.append(process.stdout.readline().strip())
+        told += [process.stdout.readline().strip() for _ in range(3)]
         time.sleep(chance.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate()
         told += [line for line in rest.splitlines() if len(line) == 16]
     assert len(told) > 8
     with Store(path) as store:
@@ -701,30 +659,29 @@ print(added)
 def test_two_drivers_share_a_file(tmp_path):
     path = tmp_path / "new.db"
     drivers = [child(ADD_SOME, path, first) for first in (0, 15)]
-    added = [int(driver.communicate(timeout=60)[0]) for driver in drivers]
+    added = [int(driver.communicate()[0]) for driver in drivers]
     assert sum(added) == 45
     with Store(path) as store:
         assert sorted(run.seed for run, _ in store.runs()) == list(range(45))
 
 
-def hold(path, seconds):
-    """Keep the file locked, as another driver's transaction would."""
+def lock(path):
+    """Lock the file, as another driver's transaction would, until the connection is closed."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
-    threading.Timer(seconds, connection.close).start()
+    return connection
 
 
 def test_a_driver_waits_for_another(store):
-    hold(store.path, 0.3)
+    threading.Timer(0.3, lock(store.path).close).start()
     assert store.add(make_run(), make_result(make_run()))
 
 
 def test_waiting_too_long_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "PATIENCE", 0.05)
-    with Store(tmp_path / "headwise.db") as store:
-        hold(store.path, 0.5)
-        with pytest.raises(StoreError, match="another process"):
-            store.add(make_run(), make_result(make_run()))
+    sentence = pytest.raises(StoreError, match="another process")
+    with Store(tmp_path / "headwise.db") as store, closing(lock(store.path)), sentence:
+        store.add(make_run(), make_result(make_run()))
 
 
 def test_an_interruption_leaves_no_half_of_a_run(store, monkeypatch):
@@ -743,60 +700,3 @@ def test_importing_the_store_is_light():
     loaded = "import sys, headwise.store.store, headwise.report.runs"
     code = f"{loaded}; print({{'polars', 'torch', 'numpy'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
-
-
-# ---- tables --------------------------------------------------------------------------------------------------------
-
-
-def printed(*parts):
-    console = Console(width=80, highlight=False)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    return captured.get()
-
-
-@given(st.lists(pairs(), max_size=4))
-@settings(max_examples=25)
-def test_any_runs_print_in_80_columns(found):
-    lines = printed(runs_table(found)).splitlines()
-    assert all(cell_len(line) <= 80 for line in lines)
-    for run, result in found:
-        assert rerun_key(rerun_command(run)) == rerun_key(_folded(run)) == run.key
-        assert printed(*run_card(run, result, result.curve))
-
-
-def rerun_key(command):
-    program, verb, spec = shlex.split(command)
-    assert (program, verb) == ("headwise", "train")
-    return Run(**json.loads(spec)).key
-
-
-def test_runs_make_a_table():
-    assert "No runs" in printed(runs_table([]))
-    done, failed = make_run(0), make_run(1, shape="w1024-h16x4,8x4-c128-p32")
-    rows = [(done, make_result(done)), (failed, RunResult(failed.key, "failed", message="Traceback\nValueError: odd"))]
-    text = printed(runs_table(rows))
-    assert all(word in text for word in ("key", "status", "shape", "error", "0.5", "ValueError: o", done.key[:6]))
-    assert "Traceback" not in text
-
-
-def test_a_card_tells_all_about_a_run():
-    run = make_run(probes=("qk-rank",))
-    result = make_result(run, "diverged", message="loss [red] was nan", environment={"torch": "2.6"}, kernel="flash")
-    text = printed(*run_card(run, result, result.curve))
-    for word in (run.key, "diverged", "[red]", "error", "1 → 0.5", "learning_rate 0.01", "qk-rank", "flash", "torch"):
-        assert word in text, word
-    command = text[text.index("headwise train") :]
-    assert rerun_key(command) == run.key
-
-
-def test_a_card_says_when_the_key_is_of_another_version():
-    run = make_run()
-    assert f"another key, {run.key}" in " ".join(printed(*run_card(run, RunResult("0" * 16, "done"), [])).split())
-
-
-def test_a_spark_shows_what_is_not_finite():
-    assert spark([0.0, 1.0, NAN, INF]) == "▁█××"
-    assert spark([2.0, 2.0]) == "▁▁"
-    assert len(spark(range(1000))) == 40

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,9 +23,9 @@ from headwise.tasks import load_task, names
 from headwise.training.loop import train_run
 from headwise.training.resume import DiskError
 from headwise.training.run import Recipe, Run
-from helpers.runs import FAILING_TASK, descendants, some_runs, wait_for_workers
+from helpers.runs import FAILING_TASK, descendants, slow_task, some_runs, wait_for_workers
 
-KILLS = [pytest.param(5, id="5"), pytest.param(50, id="50", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+KILLS = [pytest.param(3, id="3"), pytest.param(50, id="50", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 
 
 class Rows(dict):
@@ -116,23 +117,40 @@ def test_a_sweep_gives_what_each_run_gives_alone(tmp_path):
     assert (again.found, again.trained) == (3, 0)
 
 
+def failing_run(folder, act, **settings):
+    file = folder / "failing.py"
+    file.write_text(FAILING_TASK.format(act=act))
+    return some_runs(1, task=load_task({"name": str(file), "dim": 8, "points": 6}), **settings)[0]
+
+
 @pytest.mark.parametrize(
-    ("act", "status", "says"),
+    ("act", "says"),
     [
-        ("raise RuntimeError('broken on purpose')", "failed", "broken on purpose"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "failed", "died 3 times, last with signal 4"),
-        ("import time; time.sleep(100)", "failed", "no step in 8 seconds"),
+        ("raise RuntimeError('broken on purpose')", "broken on purpose"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "died 3 times, last with signal 4"),
     ],
 )
-def test_one_bad_run_does_not_stop_the_others(tmp_path, act, status, says):
-    file = tmp_path / "broken.py"
-    file.write_text(FAILING_TASK.format(act=act))
-    bad = some_runs(1, task=load_task({"name": str(file), "dim": 8, "points": 6}))
-    good = some_runs(2)
-    rows = Rows()
-    summary = sweep([*bad, *good], rows, tmp_path, stalled_seconds=8 if "sleep" in act else 60)
-    assert rows[bad[0].key].status == status
-    assert says in rows[bad[0].key].message
+def test_one_bad_run_does_not_stop_the_others(tmp_path, act, says):
+    bad, good, rows = failing_run(tmp_path, act), some_runs(2, steps=20), Rows()
+    summary = sweep([bad, *good], rows, tmp_path)
+    assert rows[bad.key].status == "failed"
+    assert says in rows[bad.key].message
+    assert [rows[run.key].status for run in good] == ["done", "done"]
+    assert summary.failed == 1
+
+
+def test_a_run_that_makes_no_step_is_ended_and_the_others_are_not(tmp_path, monkeypatch):
+    """The clock goes on an hour once the run is stuck and the others are done, however long that takes here."""
+    stuck = tmp_path / "stuck"
+    act = f"import pathlib, time; pathlib.Path({str(stuck)!r}).touch(); time.sleep(10**6)"
+    bad, good, rows = failing_run(tmp_path, act), some_runs(2, steps=20), Rows()
+
+    def clock():
+        return time.monotonic() + 3600 * (stuck.exists() and len(rows) >= 2)
+
+    monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=clock))
+    summary = sweep([bad, *good], rows, tmp_path, workers=2, stalled_seconds=1800)
+    assert (rows[bad.key].status, rows[bad.key].message) == ("failed", "no step in 1800 seconds")
     assert [rows[run.key].status for run in good] == ["done", "done"]
     assert summary.failed == 1
 
@@ -140,76 +158,73 @@ def test_one_bad_run_does_not_stop_the_others(tmp_path, act, status, says):
 @pytest.mark.parametrize("asked", [1, 2])
 def test_asked_to_stop_it_stops_and_loses_nothing(tmp_path, asked):
     """Once: runs checkpoint first. Twice: they are killed."""
-    runs, rows = some_runs(3, steps=2000), Rows()
-    started = []
-    watch = Watch(on_step=lambda run, step: started.append(step), stop_asked=lambda: asked if started else 0)
-    began = time.monotonic()
-    summary = sweep(runs, rows, tmp_path, watch=watch, checkpoint_seconds=0.2)
-    assert summary.stopped
-    assert time.monotonic() - began < 30
-    assert asked == 2 or list((tmp_path / "checkpoints").glob("*.safetensors"))
-    whole = sweep(runs, rows, tmp_path)
-    assert whole.trained == 3 - summary.trained
+    task, released = slow_task(tmp_path)
+    runs, rows, steps = some_runs(3, task=task), Rows(), []
+    watch = Watch(on_step=lambda run, step: steps.append(step), stop_asked=lambda: asked if steps else 0)
+    summary = sweep(runs, rows, tmp_path, watch=watch, workers=2)
+    assert (summary.stopped, summary.trained, len(rows)) == (2, 0, 0)
+    assert asked == 2 or len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 2
+    released.touch()
+    assert sweep(runs, rows, tmp_path).trained == 3
     assert rows[runs[0].key].metrics == train_run(runs[0]).metrics
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_and_raises(tmp_path, number):
     """No half answer comes back: `Stopped` is a KeyboardInterrupt, and the same call goes on from the checkpoints."""
-    runs, told = some_runs(3, steps=2000), []
+    task, released = slow_task(tmp_path)
+    runs, steps = some_runs(3, task=task), []
     handlers = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
 
     def interrupt(run, step):
-        if not told:
+        if not steps:
             os.kill(os.getpid(), number)
-        told.append(step)
+        steps.append(step)
 
     with Store(tmp_path / "runs.db") as store:
         with pytest.raises(KeyboardInterrupt, match="goes on from the checkpoints") as stopped:
-            conduct(runs, store, folder=tmp_path, watch=Watch(on_step=interrupt))
+            conduct(runs, store, folder=tmp_path, workers=2, watch=Watch(on_step=interrupt))
         summary = stopped.value.summary
         assert isinstance(stopped.value, Stopped)
-        assert summary.stopped
-        assert (summary.planned, summary.trained) == (3, len(list(store.runs())))
-        assert list((tmp_path / "checkpoints").glob("*.safetensors"))
+        assert (summary.planned, summary.stopped, summary.trained) == (3, 2, 0)
+        assert list(store.runs()) == []
+        assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 2
         assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == handlers
-        assert conduct(runs, store, folder=tmp_path).trained == 3 - summary.trained
+        released.touch()
+        assert conduct(runs, store, folder=tmp_path).trained == 3
 
 
 FULL_DISK = """import os, errno
             def full(handle): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync = full"""
-ENOUGH_PAGES = 10**6
+ROOM, ENOUGH_PAGES = 2, 10**6
 
 
 def test_a_full_disk_ends_a_sweep_with_a_sentence_and_loses_nothing(tmp_path):
     """A worker's checkpoints meet a full disk; with room again, the same command ends what was begun."""
-    file = tmp_path / "full.py"
-    file.write_text(FAILING_TASK.format(act=FULL_DISK))
-    task = load_task({"name": str(file), "dim": 8, "points": 6})
-    good, bad = some_runs(2, steps=20), some_runs(1, steps=400, task=task)
+    good, bad = some_runs(2, steps=20), failing_run(tmp_path, FULL_DISK, steps=40)
     with Store(tmp_path / "runs.db") as store:
         sweep(good, store, tmp_path)
         before = {run.key: result.metrics for run, result in store.runs()}
         with pytest.raises(DiskError, match="No space left on device; free some space and run the same command again"):
-            sweep([*good, *bad], store, tmp_path, checkpoint_seconds=0.0)
+            sweep([*good, bad], store, tmp_path, checkpoint_seconds=0.0)
         assert {run.key: result.metrics for run, result in store.runs()} == before
-        again = sweep([*good, *bad], store, tmp_path)  # checkpoints are too rare here to meet the disk
+        again = sweep([*good, bad], store, tmp_path, checkpoint_seconds=10**6)  # none of them meets the disk
         assert (again.found, again.trained, again.failed) == (2, 1, 0)
 
 
 def test_a_store_without_room_ends_a_sweep_and_keeps_what_it_has(tmp_path):
+    runs = some_runs(6, steps=1)
     with Store(tmp_path / "runs.db") as store:
-        sweep(some_runs(1, steps=20), store, tmp_path)
+        sweep(runs[:1], store, tmp_path)
         pages = store._query("PRAGMA page_count")[0][0]
-        store._query(f"PRAGMA max_page_count = {pages}")
-        runs = some_runs(20, steps=20)  # the pages there are take a few rows more
+        store._query(f"PRAGMA max_page_count = {pages + ROOM}")
         with pytest.raises(StoreError, match="no space left"):
             sweep(runs, store, tmp_path)
-        held = {run.key: result.metrics for run, result in store.runs()}
-        assert held
+        before = {run.key: result.metrics for run, result in store.runs()}
+        assert 1 <= len(before) < len(runs)
         store._query(f"PRAGMA max_page_count = {ENOUGH_PAGES}")
-        assert sweep(runs, store, tmp_path).found == len(held)
+        assert sweep(runs, store, tmp_path).found == len(before)
         assert {run.key for run, _ in store.runs()} == {run.key for run in runs}
         assert store._query("PRAGMA integrity_check") == [("ok",)]
 
@@ -252,7 +267,7 @@ from helpers.runs import some_runs
 if __name__ == "__main__":
     folder = Path({folder!r})
     with Store(folder / "runs.db") as store:
-        conduct(some_runs({count}, {steps}), store, folder=folder, checkpoint_seconds=0.3)
+        conduct(some_runs({count}, {steps}), store, folder=folder, workers=2, checkpoint_seconds=0.3)
     (folder / "finished").touch()
 """
 
@@ -264,24 +279,25 @@ from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.sweep.drive import conduct
 from helpers.runs import some_runs
-folder, runs = {folder!r}, some_runs(2, 20)
-with Store(Path(folder) / "runs.db") as store:
-    try:
-        {start}
-    except SpecError as error:
-        print("refused:", error)
+folder, runs = Path({folder!r}), some_runs(2, 20)
+with Store(folder / "runs.db") as store:
+    for start in (lambda: conduct(runs, store, folder=folder), worker_context):
+        try:
+            start()
+        except SpecError as error:
+            print("refused:", error)
 """
 
 
-@pytest.mark.parametrize("start", ["conduct(runs, store, folder=Path(folder))", "worker_context()"])
-def test_a_script_without_a_guard_gets_one_sentence(tmp_path, start):
+def test_a_script_without_a_guard_gets_one_sentence(tmp_path):
     """Its processes import it again, and so would start processes of their own."""
     script = tmp_path / "unguarded.py"
-    script.write_text(UNGUARDED.format(folder=str(tmp_path), start=start))
+    script.write_text(UNGUARDED.format(folder=str(tmp_path)))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("refused: this script starts processes, which import it again")
-    assert done.stdout.count("refused") == 1
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    refusals = done.stdout.splitlines()
+    assert len(refusals) == 2  # by a sweep, and by whatever else starts processes
+    assert all(line.startswith("refused: this script starts processes, which import it again") for line in refusals)
     assert "Traceback" not in done.stderr
 
 
@@ -297,7 +313,7 @@ def committed(folder):
 @pytest.mark.parametrize("kills", KILLS)
 def test_killed_at_random_moments_nothing_is_lost_or_done_twice(tmp_path, kills):
     """SIGKILL to the driver or to a worker; then the same command again, until it ends by itself."""
-    count, steps = 6, 250 * kills
+    count, steps = 4, 200 * kills
     folder = tmp_path
     script = folder / "driver.py"
     script.write_text(textwrap.dedent(DRIVER.format(folder=str(folder), count=count, steps=steps)))
@@ -322,11 +338,11 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(tmp_path, kills)
         held = now
     if driver.poll() is not None and not (folder / "finished").exists():
         driver = subprocess.Popen([sys.executable, str(script)], env=environment)
-    assert driver.wait(timeout=600) == 0
+    assert driver.wait() == 0
     final = committed(folder)
     assert all(final[key] == row for key, row in held.items())
     runs = some_runs(count, steps)
     assert set(final) == {run.key for run in runs}
-    for run in runs[:3]:
+    for run in runs[:2]:
         alone = train_run(run)
         assert final[run.key][1].metrics == alone.metrics

@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     settings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(folder / "script.py"), str(folder)], check=True, timeout=120, env=settings)
+    subprocess.run([*command, str(folder / "script.py"), str(folder)], check=True, env=settings)
     return folder
 
 
