@@ -467,9 +467,9 @@ def test_a_reader_from_an_installed_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "there is no reader file"),
-        ("x = 1", "does not say which class is its reader: end it with READER = YourReader"),
-        ("READER = 3", "does not say which class is its reader"),
+        (None, "cannot read the reader file"),
+        ("x = 1", "does not say which is its reader: end it with READER = YourReader"),
+        ("READER = 3", "does not say which is its reader"),
         ("def (", "cannot be loaded: SyntaxError"),
         ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
         (
