@@ -12,9 +12,11 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 from headwise.cost import activation_bytes, parameters, sequence_length, training_flops
+from headwise.data.hub import is_dataset
 from headwise.spec import SpecError
 from headwise.training.run import Run, RunResult
 
@@ -115,8 +117,11 @@ def sample_tokens(run: Run) -> int:
     """Tokens of one sample, which the run's task knows.
 
     A task that cannot be loaded here (another trainer's, a file or data that is gone) must not keep other runs from
-    being planned: then the model's own context has to do.
+    being planned, nor may planning download a data set: then the model's own context has to do.
     """
+    source = str(run.task.get("source", ""))
+    if is_dataset(source) and not Path(source).exists():
+        return sequence_length(run.options)
     try:
         return _task_tokens(json.dumps(run.task, sort_keys=True))
     except Exception:  # a task may be anybody's code
