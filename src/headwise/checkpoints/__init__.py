@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from headwise.checkpoints.files import Weights, open_weights
-from headwise.checkpoints.reader import Reader, Watch
+from headwise.checkpoints.reader import LayerWatch, Reader
 from headwise.spec import OwnFile, SpecError, one_line
 
 ENTRY_POINTS = "headwise.readers"
@@ -26,7 +26,7 @@ Chosen = str | Path | type[Reader] | None  # a reader's file, its class, or none
 
 
 def open_checkpoint(
-    source: str | Path, heads: int | None = None, reader: Chosen = None, watch: Watch | None = None
+    source: str | Path, heads: int | None = None, reader: Chosen = None, watch: LayerWatch | None = None
 ) -> Reader:
     """The reader of a checkpoint; `heads` where the files do not say how many there are.
 
