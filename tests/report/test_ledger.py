@@ -64,6 +64,10 @@ def test_a_claim_is_one_block_with_all_its_comparisons():
         "    test error 0.0 % [−2.0 %, +2.0 %]; required: at most 3 % worse  yes",
         "    parameters −31 % exact; required: at least 25 % fewer  yes",
     ]
+    assert lines[3:5] == [
+        "    a metric with a name that is as long as a line can be 1.00× [0.98×, 1.0×]",
+        "      required: at least 2×  no",
+    ]
     assert "4 paired seeds, 2 runs (laptop); images, 700 steps, 27.9k to 40.6k parameters" in " ".join(
         " ".join(lines).split()
     )
