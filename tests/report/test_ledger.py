@@ -8,7 +8,7 @@ from rich.console import Console
 
 from headwise.ledger.claims import BITS, KAPPA, PARAMETERS, Claim, against, exactly, proved
 from headwise.ledger.judge import Remedy, Scale, judge_claim
-from headwise.report.ledger import beside, details, ledger, line
+from headwise.report.ledger import beside, details, hanging, ledger, line, wrapped
 from headwise.store.rows import Row
 
 ROWS = [Row({}, 0, {}, "k")]
@@ -45,6 +45,13 @@ def test_what_decides_nothing_stands_beside():
     claim = Claim("X1", "a sentence", "X", "a-study", lambda rows: [one])
     (found,) = judge_claim(claim, "laptop", ROWS).comparisons
     assert beside(found.as_dict()).replace("\u00a0", " ") == "published −20.0 %; at first +25.0 %; a note"
+
+
+def test_no_line_breaks_a_word_or_a_number():
+    text = "accuracy with ≥ 25 % of w512-h8-r128-v64-L6-m1536 " * 3
+    for parts in (hanging("L5  HOLDS  ", text), wrapped(text, 40)):
+        assert " ".join(" ".join(parts).removeprefix("L5  HOLDS").split()) == text.strip()
+        assert all(not part.strip().startswith(("%", "25")) for part in parts)
 
 
 def block(identity="L5", **more):

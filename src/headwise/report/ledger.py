@@ -4,6 +4,7 @@ A comparison is rendered from its JSON form (`Measured.as_dict`), for the termin
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from textwrap import wrap
@@ -27,7 +28,6 @@ _WORDS = dict.fromkeys((ERROR, BITS, MASKED_BITS), ("worse", "better"))
 _WORDS |= dict.fromkeys((PARAMETERS, FLOPS, SECONDS, CACHE, STEPS), ("more", "fewer"))
 _BOUNDS = ("estimate", "low", "high")
 FIXED = "\u00a0"  # a space where no line may break
-_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 class Line(NamedTuple):
@@ -125,10 +125,30 @@ def ledger(judgements: Iterable[Judgement]) -> list[RenderableType]:
 
 
 def _heading(judgement: Judgement) -> list[Text]:
-    label = f"{judgement.claim.id:<3} {judgement.verdict.upper():<5}  "
-    first, *rest = wrap(judgement.claim.claim, WIDTH - len(label), **_WHOLE_WORDS) or [""]
-    start = Text.assemble(f"{judgement.claim.id:<3} ", (f"{judgement.verdict.upper():<5}", _STYLE[judgement.verdict]))
-    return [start.append(f"  {first}"), *(Text(" " * len(label) + more) for more in rest)]
+    label = f"{judgement.claim.id:<3} "
+    verdict = f"{judgement.verdict.upper():<5}"
+    first, *rest = map(Text, hanging(f"{label}{verdict}  ", judgement.claim.claim))
+    first.stylize(_STYLE[judgement.verdict], len(label), len(label) + len(verdict))
+    return [first, *rest]
+
+
+def hanging(label: str, text: str) -> list[str]:
+    """A text beside its label."""
+    first, *rest = [part.replace(FIXED, " ") for part in _wrap(text, WIDTH - len(label))] or [""]
+    return [label + first, *(" " * len(label) + more for more in rest)]
+
+
+def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    """Lines that break no word, and no number from its sign or unit."""
+    whole = re.sub(r"(?<=\d) (?=[%×])|(?<=[≥≤]) ", FIXED, text)
+    return wrap(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
@@ -170,7 +190,7 @@ def _alone(one: Line, width: int, indent: int) -> list[str]:
 def wrapped(text: str, width: int = WIDTH, indent: int = INDENT) -> list[str]:
     """Lines of a text at an indent, further in from the second on."""
     start = " " * indent
-    lines = wrap(text, width, initial_indent=start, subsequent_indent=start + "  ", **_WHOLE_WORDS)
+    lines = _wrap(text, width, start, start + "  ")
     return [line.replace(FIXED, " ") for line in lines]
 
 

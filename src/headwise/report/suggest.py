@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from headwise.report.ledger import FIXED, wrapped
+from headwise.report.ledger import FIXED, hanging, wrapped
 from headwise.report.ledger import line as comparison_line
 from headwise.report.tables import percent, short
 
@@ -44,11 +44,9 @@ def _predicted(law: dict[str, Any] | None) -> list[RenderableType]:
 
 def _evidence(line: dict[str, Any]) -> list[RenderableType]:
     """A claim of the ledger, with the comparison that decided it."""
-    start = f"  {line['says']:<7}  {line['id']:<3}  {line['verdict']:<5}  "
-    first, *rest = (text.strip() for text in wrapped(line["claim"], indent=len(start) - 2))
-    below = " " * len(start)
-    shown = [start + first, *(below + text for text in rest)]
+    label = f"  {line['says']:<7}  {line['id']:<3}  {line['verdict']:<5}  "
+    shown = hanging(label, line["claim"])
     if line["says"] == "open" or line["deciding"] is None:
         return [Text(text, style="dim") for text in shown]
     one = line["comparisons"][line["deciding"]]
-    return [*map(Text, shown), *_lines(f"{one['subject']}: {comparison_line(one).sentence}", "dim", len(start))]
+    return [*map(Text, shown), *_lines(f"{one['subject']}: {comparison_line(one).sentence}", "dim", len(label))]
