@@ -1,9 +1,16 @@
 """What every specification in headwise shares: it is frozen, it refuses unknown fields, and it explains itself.
 
 A wrong value raises `SpecError` with one sentence that says what is wrong. The command line prints that sentence
-and exits with 2; nobody has to read a traceback to find a typing mistake.
+and exits with 2; nobody has to read a traceback to find a typing mistake. So it is with what users bring as Python:
+tasks, studies and checkpoint readers in files of their own are all loaded by `OwnFile`.
 """
 
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -55,3 +62,36 @@ def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
     if first["type"] == "extra_forbidden":
         return SpecError(f"{spec.__name__} has no field '{field}'; it has {', '.join(spec.model_fields)}")
     return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")
+
+
+class OwnFile:
+    """A user's Python file with a task, a study or a reader in it: read at once, executed by `load`."""
+
+    def __init__(self, file: str | Path, kind: str) -> None:
+        self.path, self.kind = Path(file).expanduser(), kind
+        try:
+            self.source = self.path.read_bytes()
+        except OSError as error:
+            raise SpecError(f"cannot read the {kind} file {self.path}: {error.strerror}") from None
+        self.hash = hashlib.sha256(self.source).hexdigest()[:16]
+
+    def load(self, ending: str, accepts: Callable[[Any], bool]) -> Any:
+        """What the file's last line should name: `ending` is that line, such as TASK = YourTask."""
+        module = ModuleType(f"headwise_{self.kind}_{self.hash}")
+        sys.modules[module.__name__] = module  # pydantic looks a class's module up by name
+        try:
+            exec(compile(self.source, str(self.path), "exec"), module.__dict__)
+        except (Exception, SystemExit) as error:  # whatever somebody else's file raises
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
+            place = f" (line {lines[-1]})" if lines else ""  # a syntax error says its own
+            raise SpecError(f"the {self.kind} file {self.path} cannot be loaded: {one_line(error)}{place}") from error
+        value = getattr(module, ending.partition(" ")[0], None)
+        if not accepts(value):
+            raise SpecError(f"{self.path} does not say which is its {self.kind}: end it with {ending}")
+        return value
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -25,7 +25,7 @@ from headwise.checkpoints.inspection import (
     rank_over_distances,
 )
 from headwise.checkpoints.truncation import (
-    Ranks,
+    LayerRanks,
     content_energies,
     count_for,
     cut_to,
@@ -193,7 +193,7 @@ def test_a_cut_is_the_nearest_matrix_of_its_rank(rank):
     """Eckart and Young: what is lost is the energy beyond the rank, no more; with keys shared, of the group."""
     heads = some_heads()
     values = min(rank, V_RANK)
-    small = heads.cut(cut_to(heads, Ranks(0, rank, values)))
+    small = heads.cut(cut_to(heads, LayerRanks(0, rank, values)))
     assert (small.shape.qk_rank, small.shape.v_rank) == (rank, values)
     for old, new, energies, size in zip(
         dense(heads), dense(small), (content_energies(heads), value_energies(heads)), (rank, values), strict=True
@@ -208,7 +208,7 @@ def test_a_cut_is_the_nearest_matrix_of_its_rank(rank):
 def test_a_cut_keeps_what_biases_add():
     """The query's bias is an input like any other; what a cut value's bias added is in the output's bias."""
     heads = some_heads(biases=True)
-    small = heads.cut(cut_to(heads, Ranks(0, RANK, 2)))
+    small = heads.cut(cut_to(heads, LayerRanks(0, RANK, 2)))
     torch.testing.assert_close(small.query_bias, heads.query_bias)
     constants = [
         one.output_bias + (one.output @ one.each_head(one.value_bias)[..., None]).sum(0).flatten()
@@ -220,14 +220,14 @@ def test_a_cut_keeps_what_biases_add():
         groups=HEADS, query=torch.zeros(HEADS, RANK, WIDTH).double(), query_bias=torch.ones(HEADS, RANK).double()
     )
     alone.key[:] = shared
-    one = alone.cut(cut_to(alone, Ranks(0, 1, 1)))
+    one = alone.cut(cut_to(alone, LayerRanks(0, 1, 1)))
     for heads in (alone, one):
         torch.testing.assert_close((heads.query_bias[:, None] @ heads.key)[:, 0], (RANK * shared).expand(HEADS, -1))
 
 
 def test_rotary_cuts_drop_whole_pairs_and_padding_puts_them_back():
     heads = some_heads(4, biases=True)
-    cut = cut_to(heads, Ranks(1, 3, 4))
+    cut = cut_to(heads, LayerRanks(1, 3, 4))
     strongest = pair_energies(heads, biases=True).argmax(-1)
     assert cut.pairs.flatten().tolist() == strongest.tolist()
     small, padded = heads.cut(cut), heads.cut(cut.padded(heads))

@@ -224,6 +224,7 @@ def test_heads_of_ones_own_models_are_the_layers_own(shape, tmp_path):
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 def test_a_file_larger_than_memory_is_read_a_layer_at_a_time(tmp_path):
     """A file of 64 GB, nearly all of it a hole: only what attention needs is ever touched."""
     layer = {
@@ -243,18 +244,17 @@ def test_a_file_larger_than_memory_is_read_a_layer_at_a_time(tmp_path):
         file.write(torch.randn(4 * WIDTH * WIDTH).numpy().tobytes())
         file.truncate(8 + len(text) + end)
     code = (
-        "import resource; from headwise.checkpoints import open_checkpoint; "
+        "import re, pathlib; from headwise.checkpoints import open_checkpoint; "
         "from headwise.checkpoints.inspection import inspect; "
         f"reader = open_checkpoint({str(tmp_path)!r}, heads=4); found = inspect(reader); "
-        "print(reader.weights.nbytes, found.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "status = pathlib.Path('/proc/self/status').read_text(); "  # getrusage remembers the parent's peak
+        "print(reader.weights.nbytes, found.shape, re.search(r'VmHWM:\\s+(\\d+)', status)[1])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     total, shape, peak = done.stdout.split()
     assert (int(total), shape) == (end, "w32-h4-m0")
     assert end > 64 * 2**30
-    assert int(peak) < 2**20 * (
-        1 if sys.platform != "darwin" else 1024
-    )  # kilobytes: a gigabyte, nearly all of it torch
+    assert int(peak) < 2**20  # kilobytes: a gigabyte, nearly all of it torch
 
 
 def test_shards_with_an_index_and_one_that_is_missing(tmp_path, monkeypatch):
@@ -467,9 +467,9 @@ def test_a_reader_from_an_installed_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "there is no reader file"),
-        ("x = 1", "does not say which class is its reader: end it with READER = YourReader"),
-        ("READER = 3", "does not say which class is its reader"),
+        (None, "cannot read the reader file"),
+        ("x = 1", "does not say which is its reader: end it with READER = YourReader"),
+        ("READER = 3", "does not say which is its reader"),
         ("def (", "cannot be loaded: SyntaxError"),
         ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
         (

@@ -92,7 +92,7 @@ def test_the_command_to_do_it_again_finds_everything(finished):
     table = headwise(*said["rerun"].split()[1:], cwd=folder)
     assert all(len(line) <= 80 for line in table.stdout.splitlines())
     assert " ".join(said["verdict"].split()) in " ".join(table.stdout.split())
-    assert "4 variants that hold params" in table.stderr
+    assert "4 variants of equal parameters" in table.stderr
     assert len(kept(folder)) == RUNS
 
 

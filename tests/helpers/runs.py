@@ -33,7 +33,7 @@ def slow_task(folder):
     """A task whose runs of some hundred steps last minutes and report every step; and the file that ends the delay."""
     file, released = folder / "slow.py", folder / "released"
     file.write_text(SLOW_TASK.format(released=str(released)))
-    return load({"name": str(file), "dim": 8, "points": 6}), released
+    return load_task({"name": str(file), "dim": 8, "points": 6}), released
 
 
 def small_run(**changes):

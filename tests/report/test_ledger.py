@@ -8,7 +8,7 @@ from rich.console import Console
 
 from headwise.ledger.claims import BITS, KAPPA, PARAMETERS, Claim, against, exactly, proved
 from headwise.ledger.judge import Remedy, Scale, judge_claim
-from headwise.report.ledger import beside, details, ledger, line
+from headwise.report.ledger import beside, details, hanging, ledger, line, wrapped
 from headwise.store.rows import Row
 
 ROWS = [Row({}, 0, {}, "k")]
@@ -47,6 +47,13 @@ def test_what_decides_nothing_stands_beside():
     assert beside(found.as_dict()).replace("\u00a0", " ") == "published −20.0 %; at first +25.0 %; a note"
 
 
+def test_no_line_breaks_a_word_or_a_number():
+    text = "accuracy with ≥ 25 % of w512-h8-r128-v64-L6-m1536 " * 3
+    for parts in (hanging("L5  HOLDS  ", text), wrapped(text, 40)):
+        assert " ".join(" ".join(parts).removeprefix("L5  HOLDS").split()) == text.strip()
+        assert all(not part.strip().startswith(("%", "25")) for part in parts)
+
+
 def block(identity="L5", **more):
     comparisons = [
         against("test error", "thin", "base", CLOSE, at_most=1.03, keys=("a", "b")),
@@ -63,6 +70,10 @@ def test_a_claim_is_one_block_with_all_its_comparisons():
         "    thin vs base",
         "    test error 0.0 % [−2.0 %, +2.0 %]; required: at most 3 % worse  yes",
         "    parameters −31 % exact; required: at least 25 % fewer  yes",
+    ]
+    assert lines[3:5] == [
+        "    a metric with a name that is as long as a line can be 1.00× [0.98×, 1.0×]",
+        "      required: at least 2×  no",
     ]
     assert "4 paired seeds, 2 runs (laptop); images (cifar.zip), 700 steps, 27.9k to 40.6k parameters" in " ".join(
         " ".join(lines).split()

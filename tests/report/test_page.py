@@ -16,7 +16,7 @@ from scipy import stats
 from headwise import studies
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
-from headwise.report.page import MOST_METRICS, render, write
+from headwise.report.page import MOST_METRICS, render, write_page
 from headwise.report.sections import Section, sections_of
 from headwise.spec import SpecError
 from headwise.store.store import Store
@@ -244,9 +244,9 @@ def test_cells_have_means_and_students_intervals(cliff):
 
 def test_what_never_differs_and_what_does_not_fit_is_said_below(cliff):
     heads = {head.text for head in cliff.all("table")[0].all("th")}
-    assert not {"trivial_error", "parameters"} & heads
+    assert not {"error of a constant predictor", "parameters"} & heads
     notes = " ".join(note.words for note in cliff.all("p", class_="note"))
-    assert "trivial_error 2" in notes
+    assert "error of a constant predictor 2" in notes
     assert "parameters 1,234" in notes
     assert f"Not shown: 3 more metrics (probe-{MOST_METRICS - 3} to probe-{MOST_METRICS - 1})" in notes
 
@@ -284,19 +284,19 @@ def test_charts_are_pictures_of_the_rows(cliff):
 def test_a_page_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match=r"cannot write .*index.html: .*; choose another folder with --out"):
-        write([], [], "", tmp_path / "file")
+        write_page([], [], "", tmp_path / "file")
 
 
 def test_an_earlier_page_is_replaced(tmp_path):
     for origin in ("first", "second"):
-        page = write([], [], origin, tmp_path / "deep")
+        page = write_page([], [], origin, tmp_path / "deep")
     assert "second" in page.read_text()
     assert [file.name for file in page.parent.iterdir()] == ["index.html"]
 
 
 def test_open_shows_the_page_that_is_there(tmp_path):
     """A browser of ours that writes down what it was asked to open."""
-    page = write([], [], "", tmp_path / "my page")
+    page = write_page([], [], "", tmp_path / "my page")
     seen, browser = tmp_path / "seen", tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > "{seen}"\n')
     browser.chmod(0o755)

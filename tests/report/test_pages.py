@@ -5,7 +5,7 @@ import re
 import pytest
 
 from headwise import studies
-from headwise.report.page import write
+from headwise.report.page import write_page
 from headwise.report.sections import sections_of
 from headwise.store.store import Store
 from helpers import browser
@@ -26,7 +26,7 @@ def address(tmp_path_factory):
     with Store(":memory:") as store:
         fill(store)
         sections = list(sections_of([studies.load(name) for name in STUDIES], store))
-    return write(sections, [], EVIL, tmp_path_factory.mktemp("page")).as_uri()
+    return write_page(sections, [], EVIL, tmp_path_factory.mktemp("page")).as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from headwise.cost import training_flops
+from headwise.options import preset
 from headwise.spec import SpecError
 from headwise.store.records import StoreError
 from headwise.store.store import Store
@@ -95,6 +96,14 @@ def test_a_task_that_is_gone_does_not_keep_others_from_being_planned(tmp_path):
     plan = make_plan([*gone, other, *some_runs(2)], Rows())
     assert len(plan.todo) == 4
     assert memory(gone[0]) > 0
+
+
+def test_planning_downloads_no_data_set(monkeypatch):
+    """Images know their size, and so their tokens, only once they are here."""
+    monkeypatch.setattr("headwise.data.hub.load_split", lambda *_: pytest.fail("asked the hub"))
+    options = preset("bert", vocab=259, context=1025, head="classes", classes=10)
+    task = {"name": "lra", "part": "image", "source": "uoft-cs/cifar10"}
+    assert sample_tokens(Run(task=task, shape="w8-h2", options=options, steps=1)) == 1025
 
 
 def test_memory_grows_with_the_batch():

@@ -13,21 +13,20 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
 from headwise.checkpoints.files import Weights, open_weights
-from headwise.checkpoints.reader import Reader, Watch
-from headwise.spec import SpecError
+from headwise.checkpoints.reader import LayerWatch, Reader
+from headwise.spec import OwnFile, SpecError, one_line
 
 ENTRY_POINTS = "headwise.readers"
 Chosen = str | Path | type[Reader] | None  # a reader's file, its class, or none: whichever knows the weights
 
 
 def open_checkpoint(
-    source: str | Path, heads: int | None = None, reader: Chosen = None, watch: Watch | None = None
+    source: str | Path, heads: int | None = None, reader: Chosen = None, watch: LayerWatch | None = None
 ) -> Reader:
     """The reader of a checkpoint; `heads` where the files do not say how many there are.
 
@@ -81,35 +80,23 @@ def _installed_readers() -> Iterator[type[Reader]]:
         try:
             reader = entry.load()
         except Exception as error:  # whatever somebody else's package raises
-            raise SpecError(f"{where} cannot be loaded: {_said(error)}") from error
-        yield _checked(reader, f"{where} is no reader: it must name a subclass of headwise.checkpoints.reader.Reader")
+            raise SpecError(f"{where} cannot be loaded: {one_line(error)}") from error
+        if not _is_reader(reader):
+            raise SpecError(f"{where} is no reader: it must name a subclass of headwise.checkpoints.reader.Reader")
+        yield _complete(reader)
 
 
 def reader_from_file(file: str | Path) -> type[Reader]:
     """Somebody's own reader: a Python file with a class named by READER."""
-    path = Path(file).expanduser()
-    if path.suffix != ".py" or not path.is_file():
-        raise SpecError(f"there is no reader file '{path}'; give the path of a .py file that ends with READER = ...")
-    spec = spec_from_file_location(f"headwise_reader_{path.stem}", path)
-    assert spec is not None  # a .py file has a loader
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever somebody else's file raises
-        raise SpecError(f"the reader file '{path}' cannot be loaded: {_said(error)}") from error
-    wrong = f"'{path}' does not say which class is its reader: end it with READER = YourReader"
-    return _checked(getattr(module, "READER", None), wrong)
+    return _complete(OwnFile(file, "reader").load("READER = YourReader", _is_reader))
 
 
-def _checked(reader: Any, otherwise: str) -> type[Reader]:
-    if not (isinstance(reader, type) and issubclass(reader, Reader)):
-        raise SpecError(otherwise)
+def _is_reader(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Reader)
+
+
+def _complete(reader: type[Reader]) -> type[Reader]:
     missing = sorted(getattr(reader, "__abstractmethods__", ()))
     if missing:
         raise SpecError(f"the reader {reader.__name__} has no {' and no '.join(missing)}, which every reader needs")
     return reader
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -41,5 +41,5 @@ def read_config(source: str | Path) -> Known:
             cut = config.get("headwise", {}).get("shape")  # of a truncated checkpoint, whose family cannot say it
             if known is not None:
                 return replace(known, shape=ModelShape.parse(cut)) if cut else known
-    said = f"model_type '{kind}'" if kind else "no model_type"
-    raise SpecError(f"'{file}' has {said}, whose configuration no reader knows how to price; give a shape instead")
+    kind_text = f"model_type '{kind}'" if kind else "no model_type"
+    raise SpecError(f"'{file}' has {kind_text}, whose configuration no reader knows how to price; give a shape instead")

@@ -1,6 +1,6 @@
 """What of transformers a model trained here can be: Llama, Qwen3, NanoChat, DeepSeek-V3 or BERT.
 
-Each is a `Target`: the options it can have, what of a shape it cannot say, its configuration, and its names of tensors.
+Each is an `ExportTarget`: the options it can have, what it cannot express of a shape, its configuration, tensor names.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from headwise.shape import AttentionShape, ModelShape
 
 Tensors = dict[str, Tensor]
 LONGEST = 2048  # said of a model without a limit of its own, where a configuration must say something
-ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
+HF_ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 USUAL: dict[str, tuple[Any, ...]] = {  # that no configuration of transformers can change
     "residual": (True,),
     "hardmax": (False,),
@@ -24,7 +24,7 @@ USUAL: dict[str, tuple[Any, ...]] = {  # that no configuration of transformers c
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """A model of transformers: what its options must be, what else, its configuration, and its names."""
 
     name: str
@@ -38,7 +38,7 @@ class Target:
 # ---- what fits -----------------------------------------------------------------------------------------------------
 
 
-def misfit(target: Target, shape: ModelShape, options: ModelOptions) -> str:
+def misfit(target: ExportTarget, shape: ModelShape, options: ModelOptions) -> str:
     """Why the model is none of these; empty where it is one."""
     for name, possible in target.options.items():
         value = getattr(options, name)
@@ -147,7 +147,7 @@ def _bert_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
         "intermediate_size": shape.mlps[0],
         "num_hidden_layers": shape.depth,
         "num_attention_heads": shape.layers[0].heads,
-        "hidden_act": ACTIVATIONS[options.activation],
+        "hidden_act": HF_ACTIVATIONS[options.activation],
         "max_position_embeddings": options.context,
         "type_vocab_size": options.segments,
         "layer_norm_eps": options.norm_eps,
@@ -280,7 +280,7 @@ _NANOCHAT: dict[str, tuple[Any, ...]] = {
 }
 _BERT_HEADS = {"none": "BertModel", "mlm": "BertForMaskedLM", "classes": "BertForSequenceClassification"}
 TARGETS = (
-    Target(
+    ExportTarget(
         "Llama",
         _DECODER | {"qk_norm": ("none",), "bias": ("none", "all")},
         _llama_misfit,
@@ -288,7 +288,7 @@ TARGETS = (
         _llama_config,
         lambda state, shape, options: _decoder_tensors(state, shape, _llama_attention),
     ),
-    Target(
+    ExportTarget(
         "Qwen3",
         _DECODER | {"qk_norm": ("rms",), "bias": ("none",)},
         _llama_misfit,
@@ -296,7 +296,7 @@ TARGETS = (
         _qwen3_config,
         lambda state, shape, options: _decoder_tensors(state, shape, _llama_attention),
     ),
-    Target(
+    ExportTarget(
         "NanoChat",
         {name: one for name, one in _DECODER.items() if name != "softcap"} | _NANOCHAT,
         _nanochat_misfit,
@@ -304,7 +304,7 @@ TARGETS = (
         _nanochat_config,
         _nanochat_tensors,
     ),
-    Target(
+    ExportTarget(
         "DeepSeek-V3",
         _DECODER | {"qk_norm": ("none",), "bias": ("none",)},
         _deepseek_misfit,
@@ -312,7 +312,7 @@ TARGETS = (
         _deepseek_config,
         lambda state, shape, options: _decoder_tensors(state, shape, _deepseek_attention),
     ),
-    Target(
+    ExportTarget(
         "BERT",
         {
             "family": ("bert",),
@@ -320,7 +320,7 @@ TARGETS = (
             "norm": ("layer",),
             "norm_place": ("post",),
             "mlp_kind": ("plain",),
-            "activation": tuple(ACTIVATIONS),
+            "activation": tuple(HF_ACTIVATIONS),
             "bias": ("all",),
             "qk_norm": ("none",),
             "embedding_norm": (True,),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from headwise.spec import SpecError
 
-SHARD_BYTES = 2**30  # of tensors held in memory before they are written
+SHARD_BYTES = 2**30  # of tensors in memory before they are written
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _DTYPES = {
     "F64": torch.float64,
@@ -108,21 +108,21 @@ class Weights:
         except (SafetensorError, OSError) as error:
             raise SpecError(f"cannot read '{file}': it is cut short or no safetensors file ({_line(error)})") from None
         header.pop("__metadata__", None)
-        for name, told in header.items():
-            first, last = told["data_offsets"]
-            self.shapes[name] = tuple(told["shape"])
-            self._homes[name] = _Place(file, told["dtype"], 8 + length + first, last - first)
+        for name, entry in header.items():
+            first, last = entry["data_offsets"]
+            self.shapes[name] = tuple(entry["shape"])
+            self._homes[name] = _Place(file, entry["dtype"], 8 + length + first, last - first)
             self.nbytes += last - first
         with suppress(ValueError):
             self.config = self.config or json.loads(facts)
 
     def _add_torch(self, file: Path) -> None:
-        found = _tensors_of(_load_torch(file))
-        if not found:
+        tensors = _tensors_of(_load_torch(file))
+        if not tensors:
             raise SpecError(f"'{file}' holds no tensors by name; a state dict is expected")
-        self.shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
-        self._homes |= found
-        self.nbytes += sum(tensor.nbytes for tensor in found.values())
+        self.shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        self._homes |= tensors
+        self.nbytes += sum(tensor.nbytes for tensor in tensors.values())
 
 
 def open_weights(source: str | Path) -> Weights:
@@ -148,9 +148,9 @@ def _files_in(folder: Path) -> list[Path]:
         if named:
             return [folder / name for name in named]
     for suffixes in ((".safetensors",), _TORCH):
-        found = sorted(file for file in folder.iterdir() if file.suffix in suffixes and not _is_no_model(file))
-        if found:
-            return found
+        files = sorted(file for file in folder.iterdir() if file.suffix in suffixes and not _is_no_model(file))
+        if files:
+            return files
     raise SpecError(f"folder '{folder}' holds no weights: no .safetensors, .bin, .pt or .pth file")
 
 
@@ -169,12 +169,12 @@ def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text())
+        document = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read '{file}': {_line(error)}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise SpecError(f"'{file}' holds no JSON object")
-    return found
+    return document
 
 
 def _load_torch(file: Path) -> Any:
@@ -192,14 +192,14 @@ def _load_torch(file: Path) -> Any:
             raise SpecError(f"cannot read '{file}': it is cut short or no torch file ({_line(error)})") from None
 
 
-def _tensors_of(found: Any) -> dict[str, Tensor]:
+def _tensors_of(state: Any) -> dict[str, Tensor]:
     """The state dict itself, or one that is kept under a usual name."""
-    if not isinstance(found, dict):
+    if not isinstance(state, dict):
         return {}
     for name in ("state_dict", "model_state_dict", "model", "module", "teacher"):
-        if isinstance(found.get(name), dict):
-            return _tensors_of(found[name])
-    return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+        if isinstance(state.get(name), dict):
+            return _tensors_of(state[name])
+    return {str(name): value.detach() for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _from_hub(name: str) -> Path:
@@ -238,22 +238,22 @@ def check_new(folder: Path) -> None:
 def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
     """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors."""
     shards: list[list[str]] = []
-    held: dict[str, Tensor] = {}
+    waiting: dict[str, Tensor] = {}
     total = 0
 
     def flush() -> None:
-        save_file(held, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
-        shards.append(list(held))
-        held.clear()
+        save_file(waiting, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
+        shards.append(list(waiting))
+        waiting.clear()
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, tensor in tensors:
-            held[name] = tensor.contiguous()
+            waiting[name] = tensor.contiguous()
             total += tensor.nbytes
-            if sum(one.nbytes for one in held.values()) >= SHARD_BYTES:
+            if sum(one.nbytes for one in waiting.values()) >= SHARD_BYTES:
                 flush()
-        if held:
+        if waiting:
             flush()
         _name_shards(folder, shards, total)
     except (OSError, SafetensorError) as error:
@@ -271,6 +271,6 @@ def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
     for i, name in enumerate(names):
         (folder / f"shard-{i}.safetensors").replace(folder / name)
     if len(shards) > 1:
-        places = {tensor: name for name, held in zip(names, shards, strict=True) for tensor in held}
+        places = {tensor: name for name, tensors in zip(names, shards, strict=True) for tensor in tensors}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -57,8 +57,8 @@ class AttentionHeads:
     def unshared(self) -> "AttentionHeads":
         """The same with a key/value head for every query head."""
         shared = ("key", "value", "key_bias", "value_bias", "frequencies")
-        found = {name: getattr(self, name) for name in shared}
-        each: dict[str, Any] = {name: None if one is None else self.each_head(one) for name, one in found.items()}
+        rows = {name: getattr(self, name) for name in shared}
+        each: dict[str, Any] = {name: None if one is None else self.each_head(one) for name, one in rows.items()}
         return replace(self, **each)
 
     def qk_factors(self, biases: bool = False) -> tuple[Tensor, Tensor]:

@@ -88,8 +88,8 @@ class HeadwiseModel(_Headwise):
         if given is None:
             raise SpecError("give a bert input_ids, a vit pixel_values and an encoder inputs_embeds")
         if self.settings.family == "bert":
-            found = self.model(given, token_type_ids, padding)
+            output = self.model(given, token_type_ids, padding)
         else:
-            found = self.model(given) if self.settings.family == "vit" else self.model(given, padding=padding)
+            output = self.model(given) if self.settings.family == "vit" else self.model(given, padding=padding)
         name = "last_hidden_state" if self.settings.head == "none" else "logits"
-        return cast(BaseModelOutput, OUTPUTS[self.settings.head](**{name: found}))
+        return cast(BaseModelOutput, OUTPUTS[self.settings.head](**{name: output}))

@@ -23,7 +23,7 @@ from torch import Tensor
 from headwise.checkpoints import Chosen, open_checkpoint
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.on_text import OnText, TextChange
-from headwise.checkpoints.reader import Reader, Watch
+from headwise.checkpoints.reader import LayerWatch, Reader
 from headwise.checkpoints.truncation import content_energies, count_for, kept, padded_tensors, pair_energies, plan
 from headwise.measure.spectra import condition_of, rank_of, singular_values
 from headwise.shape import ModelShape
@@ -131,7 +131,7 @@ def inspect(
     data: str | Path | None = None,
     keep: float = KEEP,
     reader: Chosen = None,
-    watch: Watch | None = None,
+    watch: LayerWatch | None = None,
 ) -> Inspection:
     """What rank the heads of a trained model really use, layer by layer.
 

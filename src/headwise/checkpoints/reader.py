@@ -20,7 +20,7 @@ from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
-Watch = Callable[[Sequence[int]], Iterable[int]]
+LayerWatch = Callable[[Sequence[int]], Iterable[int]]
 EXPERTS = "attention only: its MLPs are mixtures of experts, which headwise does not price"
 HEAD_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "nhead")
 
@@ -61,7 +61,7 @@ class Reader(ABC):
         if not self.layers:
             raise SpecError(f"'{weights.path}' has no attention layer with the names of {self.family}")
         self.stated_heads = heads
-        self.watch: Watch = iter  # may show how far a walk over the layers has come
+        self.watch: LayerWatch = iter  # may show how far a walk over the layers has come
 
     @classmethod
     def matches(cls, config: dict[str, Any], names: Iterable[str]) -> bool:
@@ -221,13 +221,13 @@ class SeparateReader(ProjectionReader):
 
     def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         four = zip(self.layer_names(layer), (parts.query, parts.key, parts.value, parts.output), strict=True)
-        return {name: tensor for place, part in four for name, tensor in named(layer + place, part).items()}
+        return {name: tensor for place, part in four for name, tensor in tensors_named(layer + place, part).items()}
 
     def linear(self, name: str) -> Projection:
         return Projection(self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
 
-def named(name: str, part: Projection) -> dict[str, Tensor]:
+def tensors_named(name: str, part: Projection) -> dict[str, Tensor]:
     """A linear layer as tensors by name."""
     return {f"{name}.weight": part.weight} | ({} if part.bias is None else {f"{name}.bias": part.bias})
 

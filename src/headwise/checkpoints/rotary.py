@@ -13,9 +13,9 @@ from torch import Tensor
 
 def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
     """One dictionary: base, kind of scaling and its numbers; `kind` is a layer's, where layers differ."""
-    found = config.get("rope_parameters") or {}
-    if found:
-        return found.get(kind) or found.get("full_attention") or found
+    settings_by_kind = config.get("rope_parameters") or {}
+    if settings_by_kind:
+        return settings_by_kind.get(kind) or settings_by_kind.get("full_attention") or settings_by_kind
     base = config.get("rope_local_base_freq") if kind == "sliding_attention" else None
     theta = base or config.get("rope_theta") or config.get("rotary_emb_base") or 10_000.0
     scaling = {} if base else config.get("rope_scaling") or {}

@@ -25,7 +25,7 @@ from headwise.checkpoints import Chosen, open_checkpoint
 from headwise.checkpoints.files import Weights, check_new, write_config, write_weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.on_text import OnText, TextChange
-from headwise.checkpoints.reader import Reader, Watch
+from headwise.checkpoints.reader import LayerWatch, Reader
 from headwise.cost import cached_per_token
 from headwise.measure.spectra import singular_values
 from headwise.shape import AttentionShape, ModelShape
@@ -34,7 +34,7 @@ from headwise.spec import SpecError
 
 
 @dataclass(frozen=True)
-class Ranks:
+class LayerRanks:
     """Of one layer: frequency pairs, dimensions of queries and keys that do not turn, dimensions of values."""
 
     pairs: int
@@ -42,7 +42,9 @@ class Ranks:
     values: int
 
 
-Form = Literal["native", "headwise", "padded"]  # the family's own; headwise's alone; the family's in its old sizes
+CheckpointForm = Literal[
+    "native", "headwise", "padded"
+]  # the family's own; headwise's alone; the family's in its old sizes
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Truncation(Shown):
     bytes_after: int
     kv_before: int  # numbers of the cache for one token
     kv_after: int
-    form: Form
+    form: CheckpointForm
     normed: bool  # whether queries and keys were left alone, for they pass a norm
     rotary: bool
 
@@ -122,23 +124,23 @@ def count_for(energies: Tensor, keep: float) -> int:
     return int(enough.int().argmax()) + 1
 
 
-def ranks_for(heads: AttentionHeads, keep: float) -> Ranks:
+def ranks_for(heads: AttentionHeads, keep: float) -> LayerRanks:
     """The smallest ranks that keep the share."""
-    whole = Ranks(heads.rotated // 2, heads.shape.qk_rank - heads.rotated, heads.shape.v_rank)
+    whole = LayerRanks(heads.rotated // 2, heads.shape.qk_rank - heads.rotated, heads.shape.v_rank)
     values = count_for(value_energies(heads), keep)
     if heads.normed:
-        return Ranks(whole.pairs, whole.content, values)
+        return LayerRanks(whole.pairs, whole.content, values)
     both = (False, True)
     content = max(count_for(content_energies(heads, biases), keep) for biases in both)
     if heads.shared_rotation:
-        return Ranks(whole.pairs, content, values)
-    return Ranks(max(count_for(pair_energies(heads, biases), keep) for biases in both), content, values)
+        return LayerRanks(whole.pairs, content, values)
+    return LayerRanks(max(count_for(pair_energies(heads, biases), keep) for biases in both), content, values)
 
 
 # ---- cutting -------------------------------------------------------------------------------------------------------
 
 
-def cut_to(heads: AttentionHeads, ranks: Ranks) -> Cut:
+def cut_to(heads: AttentionHeads, ranks: LayerRanks) -> Cut:
     """What turns the heads into the best ones of these ranks."""
     groups, half = heads.key.shape[0], heads.rotated // 2
     query, key = (rows[:, heads.rotated :] for rows in heads.qk_factors(biases=not heads.normed))
@@ -189,7 +191,7 @@ class RankPlan:
     """The attention of each layer as it is, and the ranks it shall have."""
 
     shapes: list[AttentionShape]
-    ranks: list[Ranks]
+    ranks: list[LayerRanks]
     normed: bool
     rotary: bool
 
@@ -210,7 +212,7 @@ def plan(reader: Reader, keep: float) -> RankPlan:
         shapes.append(heads.shape)
         ranks.append(replace(wanted, content=content))
     if reader.uniform:
-        most = Ranks(*(max(getattr(one, name) for one in ranks) for name in ("pairs", "content", "values")))
+        most = LayerRanks(*(max(getattr(one, name) for one in ranks) for name in ("pairs", "content", "values")))
         ranks = [most] * len(ranks)
     return RankPlan(shapes, ranks, heads.normed, bool(heads.rotated))
 
@@ -224,7 +226,7 @@ def truncate(
     pad: bool = False,
     heads: int | None = None,
     reader: Chosen = None,
-    watch: Watch | None = None,
+    watch: LayerWatch | None = None,
 ) -> Truncation:
     """Write a checkpoint whose heads have the smallest ranks that keep this share of their energy.
 
@@ -268,20 +270,22 @@ def _write(reader: Reader, planned: RankPlan, out: Path, keep: float, pad: bool)
     )
 
 
-def _reduced(shape: AttentionShape, ranks: Ranks) -> AttentionShape:
+def _reduced(shape: AttentionShape, ranks: LayerRanks) -> AttentionShape:
     rank = 2 * ranks.pairs + ranks.content
     rope = 2 * ranks.pairs or (0 if shape.kv_latent else rank)  # the usual value where nothing turns
     return shape.replace(qk_rank=rank, v_rank=ranks.values, rope_rank=rope)
 
 
-def padded_tensors(reader: Reader, ranks: list[Ranks]) -> Iterator[tuple[str, Tensor]]:
+def padded_tensors(reader: Reader, ranks: list[LayerRanks]) -> Iterator[tuple[str, Tensor]]:
     """The attention of the truncated model in the old sizes, for whatever library runs the original."""
     for number in reader.numbers():
         heads = reader.heads(number)
         yield from reader.cut(number, cut_to(heads, ranks[number]).padded(heads)).items()
 
 
-def _tensors(reader: Reader, ranks: list[Ranks], frequencies: list[Any], pad: bool) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    reader: Reader, ranks: list[LayerRanks], frequencies: list[Any], pad: bool
+) -> Iterator[tuple[str, Tensor]]:
     """Those of each layer's attention, cut, with what still turns in each; then all others as they are."""
     done: set[str] = set()
     for number in reader.numbers():

@@ -44,9 +44,15 @@ app = typer.Typer(
 for commands in (cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_predict, cli_export):
     commands.add_to(app)
 
-Shape = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
-Family = Annotated[str, typer.Option(help="Make a bare shape a model: encoder, nanochat, gpt2, llama, bert, vit.")]
-Tokens = Annotated[int, typer.Option(help="Tokens in a sequence.", show_default="the model's, else 1024")]
+ShapeArgument = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
+FamilyOption = Annotated[
+    str,
+    typer.Option(
+        help="Price a whole model of this family, not only its layers: encoder, nanochat, gpt2, llama, bert, vit.",
+        show_default="the layers alone",
+    ),
+]
+TokensOption = Annotated[int, typer.Option(help="Tokens per sequence.", show_default="the model's, else 1024")]
 
 
 def main() -> None:
@@ -63,15 +69,15 @@ def main() -> None:
 @app.command(epilog="Example: headwise demo --out my-demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the chart.")] = Path("headwise-demo"),
-    seeds: Annotated[int, typer.Option(help="Runs of each shape.")] = 2,
-    steps: Annotated[int, typer.Option(help="Training steps of each run.")] = 2000,
+    seeds: Annotated[int, typer.Option(help="Runs per shape.")] = 2,
+    steps: Annotated[int, typer.Option(help="Training steps per run.")] = 2000,
     store: Annotated[
         Path | None, typer.Option(help="Keep the runs in this store.", show_default="a temporary one")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The rank cliff in about a minute, with a chart."""
+    """Train small models that show the rank cliff, in about a minute, with a chart."""
     import headwise
     from headwise.report.tables import demo_lines
 
@@ -81,39 +87,49 @@ def demo(
     show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
 
 
-@app.command(epilog="Example: headwise cost gpt2   or: headwise cost w512-h8-L6 --family llama --vocab 32000")
+@app.command(epilog="Example: headwise cost w512-h8-L6 --family gpt2 --vocab 50257")
 def cost(
-    shape: Shape,
-    family: Family = "",
-    vocab: Annotated[int, typer.Option(help="Tokens in the vocabulary.", show_default=False)] = 0,
-    context: Tokens = 0,
-    image: Annotated[int, typer.Option(help="Side of an image (vit).")] = 224,
-    patch: Annotated[int, typer.Option(help="Side of a patch (vit).")] = 16,
-    classes: Annotated[int, typer.Option(help="Classes (vit).")] = 1000,
-    dtype: Annotated[str, typer.Option(help="Of weights and cache: float32, bfloat16, float16.")] = "bfloat16",
+    shape: ShapeArgument,
+    family: FamilyOption = "",
+    vocab: Annotated[
+        int, typer.Option(help="Vocabulary size (needed with --family of a language model).", show_default=False)
+    ] = 0,
+    context: TokensOption = 0,
+    image: Annotated[int, typer.Option(help="Image side in pixels (vit).")] = 224,
+    patch: Annotated[int, typer.Option(help="Patch side in pixels (vit).")] = 16,
+    classes: Annotated[int, typer.Option(help="Number of classes (vit).")] = 1000,
+    dtype: Annotated[
+        str, typer.Option(help="Number format of weights and KV cache: float32, bfloat16 or float16.")
+    ] = "bfloat16",
     as_json: AsJson = False,
 ) -> None:
-    """Parameters, FLOPs, cache and memory of one shape."""
+    """Parameters, FLOPs, KV cache and memory of one shape."""
     import headwise
     from headwise.report.tables import cost_table
 
     details: dict[str, Any] = {"image": image, "patch": patch, "classes": classes} if family == "vit" else {}
-    found = headwise.price(shape, context=context, dtype=dtype, family=family, vocab=vocab, **details)
-    show_or_json(found, as_json, cost_table)
+    priced = headwise.price(shape, context=context, dtype=dtype, family=family, vocab=vocab, **details)
+    show_or_json(priced, as_json, cost_table)
 
 
 @app.command(epilog="Example: headwise shapes nanochat-d28 --hold params --vary heads,qk_rank")
 def shapes(
-    shape: Annotated[str, typer.Argument(help="The base: a shape or a known model.", show_default=False)] = "",
+    shape: Annotated[
+        str, typer.Argument(help="The base: a shape (w512-h8-L6) or a known model (gpt2).", show_default=False)
+    ] = "",
     known: Annotated[bool, typer.Option("--known", help="List the known models.")] = False,
-    hold: Annotated[str, typer.Option(help="What stays equal: params, flops, kv or time.")] = "params",
-    tolerance: Annotated[str, typer.Option(help="How far the held cost may be off.")] = "1%",
-    vary: Annotated[str, typer.Option(help="Any of heads,qk_rank,v_rank,kv_heads,depth,mlp.")] = "heads",
-    context: Tokens = 0,
-    limit: Annotated[int, typer.Option(help="Rows of the table.")] = 40,
+    hold: Annotated[
+        str, typer.Option(help="Cost that stays equal: params, flops, kv (KV cache) or time (measured).")
+    ] = "params",
+    tolerance: Annotated[str, typer.Option(help="How much that cost may differ.")] = "1%",
+    vary: Annotated[
+        str, typer.Option(help="What may change, separated by commas: heads, qk_rank, v_rank, kv_heads, depth, mlp.")
+    ] = "heads",
+    context: TokensOption = 0,
+    limit: Annotated[int, typer.Option(help="Rows to print.")] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """Shapes of equal cost, or the known models."""
+    """List shapes of equal cost, or the known models."""
     import headwise
     from headwise.report.tables import known_table, shapes_table, times_table
     from headwise.spec import SpecError
@@ -127,15 +143,17 @@ def shapes(
             times = headwise.equal_time(shape, vary=listed(vary), context=context, on_progress=on_progress)
         return show_or_json(times, as_json, times_table)
     rows = headwise.equal_cost(shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=context)
-    show_or_json(rows, as_json, lambda found: shapes_table(found, limit))
+    show_or_json(rows, as_json, lambda shown: shapes_table(shown, limit))
 
 
 @app.command(epilog="Example: headwise doctor w512-h8-v128")
 def doctor(
-    shapes: Annotated[list[str] | None, typer.Argument(help="Shapes whose kernel to name.", show_default=False)] = None,
+    shapes: Annotated[
+        list[str] | None, typer.Argument(help="Shapes to look up kernels for.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Devices, safe precisions, and which kernel a shape gets here."""
+    """Show devices, safe precisions, and which kernel a shape gets on this machine."""
     import headwise
 
     examination = headwise.doctor(shapes) if shapes else headwise.doctor()

@@ -7,13 +7,18 @@ import typer
 
 from headwise.cli.terminal import AsJson, bar, print_json
 
-Source = Annotated[
+CheckpointArgument = Annotated[
     str, typer.Argument(help="A folder, a file, or OWNER/NAME on the Hugging Face hub.", show_default=False)
 ]
-HeadCount = Annotated[int | None, typer.Option("--heads", help="Where the files do not say it.", show_default=False)]
-Text = Annotated[Path | None, typer.Option("--data", help="Text to run the model on.", show_default="no run")]
+HeadCount = Annotated[
+    int | None, typer.Option("--heads", help="Number of heads, where the files do not say it.", show_default=False)
+]
+TextOption = Annotated[
+    Path | None, typer.Option("--data", help="Text file to measure the loss on.", show_default="none")
+]
 OwnReader = Annotated[
-    Path | None, typer.Option("--reader", help="Your own reader, a .py file.", show_default="the family's")
+    Path | None,
+    typer.Option("--reader", help="A checkpoint reader of your own, a .py file.", show_default="the family's"),
 ]
 
 
@@ -24,17 +29,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def inspect(
-    checkpoint: Source,
+    checkpoint: CheckpointArgument,
     report: Annotated[
-        Path | None, typer.Option(help="Heat maps: this page, and pictures beside it.", show_default="none")
+        Path | None,
+        typer.Option(help="Write heat maps to this .html file, and pictures beside it.", show_default="none"),
     ] = None,
-    data: Text = None,
-    keep: Annotated[float, typer.Option(help="With --data: the energy that truncated heads keep.")] = 0.99,
+    data: TextOption = None,
+    keep: Annotated[float, typer.Option(help="With --data: share of the energy that truncated heads keep.")] = 0.99,
     heads: HeadCount = None,
     reader: OwnReader = None,
     as_json: AsJson = False,
 ) -> None:
-    """What rank the heads of a trained model really use."""
+    """Measure which rank the heads of a trained model really use."""
     import headwise
 
     inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=bar("layers"))
@@ -54,16 +60,18 @@ def inspect(
 
 
 def truncate(
-    checkpoint: Source,
+    checkpoint: CheckpointArgument,
     out: Annotated[Path, typer.Option(help="Folder for the new checkpoint.", show_default=False)],
     keep: Annotated[float, typer.Option(help="Share of the energy of QK and of VO that heads keep.")] = 0.99,
-    data: Text = None,
-    pad: Annotated[bool, typer.Option("--pad", help="Zeros in the old sizes: any library runs it.")] = False,
+    data: TextOption = None,
+    pad: Annotated[
+        bool, typer.Option("--pad", help="Keep the old sizes and fill with zeros, so that any library runs it.")
+    ] = False,
     heads: HeadCount = None,
     reader: OwnReader = None,
     as_json: AsJson = False,
 ) -> None:
-    """A checkpoint of smaller rank, and what it cost."""
+    """Write a checkpoint whose heads have a smaller rank; with --data, measure its loss."""
     import headwise
 
     truncation = headwise.truncate(

@@ -5,7 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, listed, show_or_json, watched
+from headwise.cli.terminal import (
+    AsJson,
+    DeviceOption,
+    PrecisionOption,
+    RayAddress,
+    ResultsFolder,
+    StorePath,
+    WorkersOption,
+    listed,
+    show_or_json,
+    watched,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,40 +27,61 @@ def add_to(app: typer.Typer) -> None:
 
 def compare(
     task: Annotated[
-        str, typer.Option(help="What to learn, as in text:my.txt; headwise tasks lists them.", show_default="none")
+        str, typer.Option(help="Task to train on, such as text:my.txt; headwise tasks lists them.", show_default="none")
     ] = "",
     base: Annotated[str, typer.Option(help="The shape to beat.", show_default="the task's usual one")] = "",
     arms: Annotated[
-        list[str] | None, typer.Option(help="Variants to compare, each its own --arms.", show_default="of equal cost")
+        list[str] | None,
+        typer.Option(help="A variant to compare; repeat for more.", show_default="shapes of equal cost"),
     ] = None,
-    hold: Annotated[str, typer.Option(help="What is equal in all variants: params, flops, kv or time.")] = "params",
-    vary: Annotated[str, typer.Option(help="Proposed variants: heads,qk_rank,v_rank,kv_heads,depth,mlp.")] = "heads",
-    family: Annotated[str, typer.Option(help="Of the models: gpt2, llama, ...", show_default="the task's usual")] = "",
-    budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 30m, 2h.")] = "30m",
-    steps: Annotated[int, typer.Option(help="Of the finalists' runs.", show_default="what fits the budget")] = 0,
-    seeds: Annotated[int, typer.Option(help="Of each finalist.", show_default="what fits the budget")] = 0,
+    hold: Annotated[
+        str, typer.Option(help="Cost that is equal in all variants: params, flops, kv (KV cache) or time.")
+    ] = "params",
+    vary: Annotated[
+        str,
+        typer.Option(
+            help="What variants may change, separated by commas: heads, qk_rank, v_rank, kv_heads, depth, mlp."
+        ),
+    ] = "heads",
+    family: Annotated[str, typer.Option(help="Model family: gpt2, llama, ...", show_default="the task's usual")] = "",
+    budget: Annotated[str, typer.Option(help="Total time: 90s, 30m, 2h.")] = "30m",
+    steps: Annotated[
+        int, typer.Option(help="Training steps per finalist.", show_default="as many as fit the budget")
+    ] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Paired seeds per finalist.", show_default="as many as fit the budget")
+    ] = 0,
     lr: Annotated[
-        str, typer.Option("--lr", "--rates", help="Learning rates to choose from.", show_default="0.002 to 0.032")
+        str,
+        typer.Option(
+            "--lr", "--rates", help="Learning rates to choose from, separated by commas.", show_default="0.002 to 0.032"
+        ),
     ] = "",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--batch", help="Samples per step.", show_default="16")
     ] = 0,
-    command: Annotated[str, typer.Option(help="Your own trainer, with {heads}, {lr}, {seed}, ... in it.")] = "",
-    metric_json: Annotated[str, typer.Option(help="The file it writes; may have {seed}, {key}, ... in it.")] = "",
-    metric: Annotated[str, typer.Option(help="Name of the number in that file, or column of --from.")] = "metric",
+    command: Annotated[
+        str, typer.Option(help="Command of your own trainer, with {heads}, {lr}, {seed}, ... in it.")
+    ] = "",
+    metric_json: Annotated[
+        str, typer.Option(help="JSON file that --command writes; may have {seed}, {key}, ... in it.")
+    ] = "",
+    metric: Annotated[
+        str, typer.Option(help="Name of the metric in --metric-json, or its column in --from.")
+    ] = "metric",
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Judge finished runs: a CSV of arm, seed, metric.")
+        Path | None, typer.Option("--from", help="Compare finished runs: a CSV file with columns arm, seed, metric.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes.", show_default="one per core")] = 0,
-    ray: Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    workers: WorkersOption = 0,
+    ray: RayAddress = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
     store: StorePath = None,
     out: Annotated[Path, typer.Option(help="Folder for the chart.")] = Path("headwise-compare"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and price it, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Which shape is best for a task within a budget: tuned, paired, judged."""
+    """Find the best shape for a task within a time budget: tuned, with paired seeds."""
     import headwise
     from headwise.report.compare import answer_tables, plan_lines
     from headwise.spec import SpecError
@@ -77,16 +109,16 @@ def compare(
 
 
 def suggest(
-    base: Annotated[str, typer.Option(help="The shape you have in mind, or a known model.", show_default=False)],
-    goal: Annotated[str, typer.Option(help="quality, speed or memory.")] = "quality",
-    context: Annotated[int, typer.Option(help="Tokens in a sequence.", show_default="the model's, else 1024")] = 0,
-    from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    base: Annotated[str, typer.Option(help="Shape you start from, or a known model.", show_default=False)],
+    goal: Annotated[str, typer.Option(help="What to improve: quality, speed or memory.")] = "quality",
+    context: Annotated[int, typer.Option(help="Tokens per sequence.", show_default="the model's, else 1024")] = 0,
+    from_: ResultsFolder = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shapes to try before any training: exact costs, and what the ledger says."""
+    """Suggest shapes to try, without training: exact costs, and what the ledger says."""
     import headwise
     from headwise.report.suggest import suggestion_lines
 
-    found = headwise.suggest(base, goal, context=context, store=store, results=from_)
-    show_or_json(found, as_json, lambda suggestions: suggestion_lines(suggestions.document))
+    suggestions = headwise.suggest(base, goal, context=context, store=store, results=from_)
+    show_or_json(suggestions, as_json, lambda shown: suggestion_lines(shown.document))

@@ -7,8 +7,8 @@ import typer
 
 from headwise.cli.terminal import AsJson, StorePath, print_json
 
-Source = Annotated[
-    str, typer.Argument(help="A run's key, or its beginning; or a file of weights.", metavar="RUN|CHECKPOINT")
+RunOrWeights = Annotated[
+    str, typer.Argument(help="Key of a run (its beginning will do), or a file of weights.", metavar="RUN|CHECKPOINT")
 ]
 
 
@@ -18,12 +18,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export_hf(
-    source: Source,
-    out: Annotated[Path, typer.Option(help="Folder for the model.", show_default=False)],
+    source: RunOrWeights,
+    out: Annotated[Path, typer.Option(help="New folder for the model.", show_default=False)],
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """A trained model as a folder that transformers loads."""
+    """Write a trained model as a folder that Hugging Face transformers loads."""
     import headwise
 
     exported = headwise.export_hf(source, out, store)

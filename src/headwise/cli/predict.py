@@ -1,11 +1,10 @@
 """The command that asks the fitted scaling law: the loss a shape is predicted to end at, before it is trained."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, show_or_json
+from headwise.cli.terminal import AsJson, ResultsFolder, StorePath, show_or_json
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,13 +14,13 @@ def add_to(app: typer.Typer) -> None:
 
 def predict(
     shape: Annotated[str, typer.Argument(help="A shape (w48-h3-L2) or a known model (gpt2).", show_default=False)],
-    steps: Annotated[int, typer.Option(help="Of training.", show_default=False, min=1)],
-    task: Annotated[str, typer.Option(help="The law is fitted to text.")] = "text",
-    from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    steps: Annotated[int, typer.Option(help="Training steps.", show_default=False, min=1)],
+    task: Annotated[str, typer.Option(help="Task; the scaling law is fitted to text alone.")] = "text",
+    from_: ResultsFolder = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """The predicted final loss of a shape, with its interval, and where not to trust it."""
+    """Predict the final loss of a shape from the fitted scaling law, with its interval."""
     import headwise
     from headwise.report.predict import prediction_lines
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, bar, print_json
+from headwise.cli.terminal import AsJson, OwnStudies, ResultsFolder, StorePath, bar, print_json
 
 Folder = Annotated[Path | None, typer.Option(help="Folder of the page.", show_default="beside the store")]
 
@@ -18,12 +18,12 @@ def add_to(app: typer.Typer) -> None:
 
 def report(
     out: Folder = None,
-    from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
-    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: a .py file.")] = None,
+    from_: ResultsFolder = None,
+    study: OwnStudies = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """A self-contained page: the ledger, and every study with its chart."""
+    """Write a self-contained HTML page: the ledger, and every study with its chart."""
     import headwise
 
     written = headwise.write_report(out, store, from_, studies=study or (), watch=bar("studies"))
@@ -33,10 +33,10 @@ def report(
 def open_page(
     out: Folder = None,
     store: StorePath = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where the page is.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print where the page is.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the page in a browser; it is written first where there is none."""
+    """Open the page of `headwise report` in a browser; write it first if there is none."""
     import webbrowser
 
     from headwise.report.page import folder_beside, write_report

@@ -5,10 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, print_json, show_or_json, watched
+from headwise.cli.terminal import (
+    AsJson,
+    DeviceOption,
+    OwnStudies,
+    PrecisionOption,
+    RayAddress,
+    ResultsFolder,
+    StorePath,
+    WorkersOption,
+    print_json,
+    show_or_json,
+    watched,
+)
 
-study_app = typer.Typer(no_args_is_help=True, help="Studies: runs, a chart and verdicts.")
-runs_app = typer.Typer(no_args_is_help=False, invoke_without_command=True, help="What the store holds.")
+StudyName = Annotated[
+    str, typer.Argument(help="A study (headwise study list), or a .py file of your own.", show_default=False)
+]
+study_app = typer.Typer(
+    no_args_is_help=True,
+    help="List, describe and run studies: their runs, chart and verdicts.",
+    epilog="Example: headwise study run rank-cliff --preset smoke",
+)
+runs_app = typer.Typer(
+    no_args_is_help=False, invoke_without_command=True, help="List stored runs; show one; merge stores."
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +45,7 @@ def add_to(app: typer.Typer) -> None:
 
 @study_app.command("list", epilog="Example: headwise study list")
 def study_list(as_json: AsJson = False) -> None:
-    """The studies there are."""
+    """List the studies."""
     import headwise
     from headwise.report.studies import study_lines
 
@@ -32,8 +53,8 @@ def study_list(as_json: AsJson = False) -> None:
 
 
 @study_app.command("show", epilog="Example: headwise study show rank-cliff")
-def study_show(name: str, as_json: AsJson = False) -> None:
-    """What a study asks, and what each preset would run."""
+def study_show(name: StudyName, as_json: AsJson = False) -> None:
+    """Describe a study: its question, and what each preset runs."""
     import headwise
     from headwise.report.studies import study_card
 
@@ -42,28 +63,28 @@ def study_show(name: str, as_json: AsJson = False) -> None:
 
 @study_app.command("run", epilog="Example: headwise study run rank-cliff --preset laptop")
 def study_run(
-    name: Annotated[
-        str, typer.Argument(help="A study (headwise study list), or a .py file of your own.", show_default=False)
-    ],
-    preset: Annotated[str, typer.Option(help="smoke, laptop or paper.")] = "laptop",
+    name: StudyName,
+    preset: Annotated[str, typer.Option(help="Size of the runs: smoke, laptop or paper.")] = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="TASK=PLACE, for tasks that read data.", show_default="the tasks' own")
+        list[str] | None, typer.Option(help="Where a task reads its data: TASK=PLACE.", show_default="the tasks' own")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes.", show_default="one per core")] = 0,
-    shard: Annotated[str | None, typer.Option(help="Part i/n of the runs.", show_default="from a Slurm array")] = None,
-    ray: Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    workers: WorkersOption = 0,
+    shard: Annotated[
+        str | None, typer.Option(help="Only part i of n of the runs: 0/8 to 7/8.", show_default="from a Slurm array")
+    ] = None,
+    ray: RayAddress = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
-    track: Annotated[str, typer.Option(help="Mirror curves: tensorboard or wandb.", show_default="none")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Price the runs, and stop.")] = False,
+    track: Annotated[str, typer.Option(help="Also log curves to tensorboard or wandb.", show_default="none")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what the runs cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do a study's runs that the store lacks, draw its chart, judge its claims."""
+    """Train a study's missing runs, draw its chart, judge its claims."""
     import headwise
-    from headwise.report.studies import price_lines, result_lines
+    from headwise.report.studies import price_lines, study_result_lines
 
     settings: dict[str, Any] = {"store": store, "data": _sources(data), "workers": workers, "shard": shard}
     settings |= {"device": device, "precision": precision}
@@ -71,7 +92,7 @@ def study_run(
         return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
     result = headwise.run_study(name, preset, out=out or Path(f"headwise-{Path(name).stem}"), **settings)
-    show_or_json(result, as_json, result_lines)
+    show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:
         raise typer.Exit(1)
 
@@ -92,21 +113,21 @@ def _sources(data: list[str] | None) -> dict[str, str]:
 
 def claims(
     source: Annotated[
-        str, typer.Option(help="Only claims whose id begins with these letters, such as Q.", show_default="all")
+        str, typer.Option(help="Only claims whose id begins with these letters, such as Q, N or L.", show_default="all")
     ] = "",
-    study: Annotated[list[Path] | None, typer.Option(help="Also a study of your own: my_study.py.")] = None,
-    from_: Annotated[Path | None, typer.Option("--from", help="Read runs from Parquet files here instead.")] = None,
+    study: OwnStudies = None,
+    from_: ResultsFolder = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """The ledger: what the papers claim, and what the runs say."""
+    """Print the ledger: what the papers claim, and what the runs say."""
     import headwise
     from headwise.report.ledger import certificate, ledger
 
-    found = headwise.claims(source, store=store, results=from_, studies=study or ())
-    show_or_json(found, as_json, lambda whole: (*ledger(whole), "", *certificate(whole.certified)))
-    if found.violations:
-        keys = ", ".join(run.key for run in found.violations)
+    judged = headwise.claims(source, store=store, results=from_, studies=study or ())
+    show_or_json(judged, as_json, lambda whole: (*ledger(whole), "", *certificate(whole.certified)))
+    if judged.violations:
+        keys = ", ".join(run.key for run in judged.violations)
         typer.echo(f"headwise: below what is certified: {keys}", err=True)
         raise typer.Exit(1)
 
@@ -122,22 +143,22 @@ def runs_list(
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """List and filter runs; show one; merge other stores."""
+    """List stored runs; show one; merge stores."""
     if context.invoked_subcommand:
         return
     import headwise
     from headwise.report.runs import runs_table
 
-    show_or_json(headwise.runs(store, status=status, task=task), as_json, lambda found: [runs_table(found)])
+    show_or_json(headwise.runs(store, status=status, task=task), as_json, lambda stored: [runs_table(stored)])
 
 
 @runs_app.command("show", epilog="Example: headwise runs show 82cd05")
 def runs_show(
-    key: Annotated[str, typer.Argument(help="A run's key, or its beginning.")],
+    key: Annotated[str, typer.Argument(help="Key of a run; its beginning will do.")],
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """One run: its spec, environment, numbers, and the command to do it again."""
+    """Show one run: its spec, environment, metrics, and the command that repeats it."""
     import headwise
     from headwise.report.runs import run_card
 
@@ -145,8 +166,12 @@ def runs_show(
 
 
 @runs_app.command("merge", epilog="Example: headwise runs merge shard-0.db shard-1.db results/")
-def runs_merge(files: list[Path], store: StorePath = None, as_json: AsJson = False) -> None:
-    """Join other stores, or exported Parquet files, into this one by key."""
+def runs_merge(
+    files: Annotated[list[Path], typer.Argument(help="Stores, Parquet files, or folders of them.", show_default=False)],
+    store: StorePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge other stores, or exported Parquet files, into this one."""
     import headwise
 
     merged = vars(headwise.merge_runs(files, store))
@@ -156,7 +181,7 @@ def runs_merge(files: list[Path], store: StorePath = None, as_json: AsJson = Fal
 def export(
     path: Annotated[Path, typer.Argument(help="A .parquet or .csv file to write.")], store: StorePath = None
 ) -> None:
-    """Write the store's runs as Parquet (whole) or CSV (a table)."""
+    """Write the store's runs as Parquet (everything) or CSV (a table)."""
     import headwise
 
     headwise.export_runs(path, store)

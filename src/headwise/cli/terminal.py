@@ -13,10 +13,23 @@ if TYPE_CHECKING:
     from headwise.sweep.plan import Watch
     from headwise.training.run import Run
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StorePath = Annotated[
-    Path | None, typer.Option("--store", help="Results file.", show_default="HEADWISE_STORE, else your data folder")
+    Path | None,
+    typer.Option("--store", help="File of stored runs.", show_default="$HEADWISE_STORE, else your data folder"),
 ]
+ResultsFolder = Annotated[
+    Path | None,
+    typer.Option("--from", help="Read runs from the Parquet files in this folder.", show_default="the store"),
+]
+OwnStudies = Annotated[
+    list[Path] | None,
+    typer.Option(help="Also a study of your own, a .py file; repeat for more.", show_default="none"),
+]
+WorkersOption = Annotated[int, typer.Option(help="Number of processes.", show_default="one per core")]
+RayAddress = Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+PrecisionOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 Result = TypeVar("Result", bound="Shown")
 
 

@@ -10,12 +10,16 @@ from headwise.cli.terminal import AsJson
 if TYPE_CHECKING:
     from headwise.report.theory import TheoryResult
 
-theory_app = typer.Typer(no_args_is_help=True, help="Certified bounds and predictions: no training.")
+theory_app = typer.Typer(
+    no_args_is_help=True,
+    help="Certified bounds and predictions, without training.",
+    epilog="Example: headwise theory heads-needed --dim 64 --rank 1..32 --error 0.1",
+)
 
-Dim = Annotated[int, typer.Option(help="Dimension of the points (the width).", show_default=False)]
-Ranks = Annotated[str, typer.Option(help="Rank of each head: 8, a list 1,4,16, or 1..64 by doubling.")]
-Heads = Annotated[str, typer.Option(help="Number of heads: 8, a list 1,4,16, or 1..64 by doubling.")]
-Skip = Annotated[bool, typer.Option("--skip", help="Any function of the query may be added (skip connection).")]
+DimOption = Annotated[int, typer.Option(help="Dimension of the points (the width).", show_default=False)]
+RanksOption = Annotated[str, typer.Option(help="Rank of each head: 8, a list 1,4,16, or 1..64 by doubling.")]
+HeadsOption = Annotated[str, typer.Option(help="Number of heads: 8, a list 1,4,16, or 1..64 by doubling.")]
+Skip = Annotated[bool, typer.Option("--skip", help="Allow any function of the query to be added (a skip connection).")]
 ChartFolder = Annotated[Path | None, typer.Option("--chart", help="Folder for a chart.", show_default="no chart")]
 
 
@@ -26,9 +30,14 @@ def add_to(app: typer.Typer) -> None:
 
 @theory_app.command("bound", epilog="Example: headwise theory bound --dim 64 --rank 8 --heads 1..64")
 def bound(
-    dim: Dim, rank: Ranks, heads: Heads, skip: Skip = False, as_json: AsJson = False, chart: ChartFolder = None
+    dim: DimOption,
+    rank: RanksOption,
+    heads: HeadsOption,
+    skip: Skip = False,
+    as_json: AsJson = False,
+    chart: ChartFolder = None,
 ) -> None:
-    """No heads of this rank and number have a smaller error at finding the nearer of two points."""
+    """Lower bound on the error of finding the nearer of two points, for any such heads."""
     import headwise
 
     _show(headwise.bound(dim, rank, heads, skip=skip), chart, as_json)
@@ -36,14 +45,14 @@ def bound(
 
 @theory_app.command("heads-needed", epilog="Example: headwise theory heads-needed --dim 64 --rank 1..32 --error 0.1")
 def heads_needed(
-    dim: Dim,
-    rank: Ranks,
-    error: Annotated[str, typer.Option(help="Squared error to reach; the mean of the points has 0.5.")],
+    dim: DimOption,
+    rank: RanksOption,
+    error: Annotated[str, typer.Option(help="Squared error to reach; answering the mean of the points has 0.5.")],
     skip: Skip = False,
     as_json: AsJson = False,
     chart: ChartFolder = None,
 ) -> None:
-    """With fewer heads of this rank no training and no attention function reaches the error."""
+    """Number of heads of a rank below which no training reaches an error."""
     import headwise
 
     _show(headwise.heads_needed(dim, rank, error, skip=skip), chart, as_json)
@@ -51,14 +60,14 @@ def heads_needed(
 
 @theory_app.command("conditioning", epilog="Example: headwise theory conditioning --tokens 64 --heads 1..64")
 def conditioning(
-    tokens: Annotated[int, typer.Option(help="Tokens N: rows of the matrix.")] = 64,
-    heads: Heads = "1..64",
+    tokens: Annotated[int, typer.Option(help="Number of tokens: rows of the matrix.")] = 64,
+    heads: HeadsOption = "1..64",
     head_size: Annotated[int, typer.Option(help="Columns that each head adds.")] = 16,
-    seeds: Annotated[int, typer.Option(help="Random matrices of each size.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Random matrices per size.")] = 5,
     as_json: AsJson = False,
     chart: ChartFolder = None,
 ) -> None:
-    """Condition number of independent Gaussian head outputs, side by side: predicted and simulated."""
+    """Condition number of concatenated Gaussian heads, predicted and simulated."""
     import headwise
 
     _show(headwise.conditioning(tokens, heads, head_size, seeds), chart, as_json)

@@ -10,12 +10,14 @@ from headwise.comparison.answer import Answer, PlannedComparison
 from headwise.comparison.pace import in_words
 from headwise.report.tables import short
 
+_EQUAL = {"params": "parameters", "flops": "training FLOPs", "kv": "KV cache", "time": "step time"}
+
 
 def plan_lines(planned: PlannedComparison) -> list[str]:
     """What will be done, before it begins."""
     plan = planned.plan
     others = ", ".join(arm.shape for arm in plan.arms[1:])
-    lines = [f"{len(plan.arms)} variants that hold {plan.hold}: base {plan.base}; {others}"]
+    lines = [f"{len(plan.arms)} variants of equal {_EQUAL.get(plan.hold, plan.hold)}: base {plan.base}; {others}"]
     if plan.rungs:
         steps = plan.arms[0].steps
         lengths = " then ".join(f"{max(1, steps // divisor):,}" for divisor in plan.rungs)
@@ -46,7 +48,7 @@ def answer_tables(answer: Answer) -> list[RenderableType]:
 
 
 def _costs(variants: list[dict[str, Any]]) -> Table:
-    table = _table("<variant", "heads", "qk", "v", "KV B/token", "parameters", "lr", "tokens/s")
+    table = _table("<variant", "heads", "qk", "v", "KV cache\nB/token", "parameters", "learning\nrate", "tokens/s")
     for variant in variants:
         sizes = [_text(variant.get(name), "{}") for name in ("heads", "qk_rank", "v_rank")]
         costs = [_text(variant.get("kv_bytes_per_token"), "{:,.0f}"), _count(variant.get("parameters"))]
@@ -56,7 +58,7 @@ def _costs(variants: list[dict[str, Any]]) -> Table:
 
 
 def _results(variants: list[dict[str, Any]], document: dict[str, Any]) -> Table:
-    table = _table("<variant", "loss", "Δ to base", "steps*", "seconds*", "speed-up", "P(best)")
+    table = _table("<variant", "loss", "Δ to base", "steps*", "seconds*", "speedup", "P(best)")
     for row in (row for row in variants if math.isfinite(row["metric"])):
         base = row["shape"] == document["base"]
         cells = [_interval(row["metric"], row["low"], row["high"], "")]

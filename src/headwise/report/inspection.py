@@ -22,7 +22,7 @@ _NORMED = "Queries and keys pass a norm: its weights are in QK, its scaling of e
 
 
 def inspection_tables(inspection: Inspection) -> list[RenderableType]:
-    """The summary, one line per layer for QK and for VO, and what the text said."""
+    """The summary, one line per layer for QK and for VO, and the loss on text."""
     notes = [_MEANING, *([_ROTARY] if inspection.rotary else []), *([_NORMED] if inspection.normed else [])]
     cache = f"{inspection.kv_bytes_per_token:,} KV cache bytes/token ({inspection.dtype})"
     heading = [
@@ -57,7 +57,7 @@ def _condition(layer: Layer, pair: str) -> str:
 
 
 def truncation_lines(truncation: Truncation) -> list[RenderableType]:
-    """What became smaller, what can read it, and what the text said."""
+    """What became smaller, what can read it, and the loss on text."""
     table = _table("<", "before", "after", "change")
     for row in truncation.records():
         before, after = row["before"], row["after"]
@@ -74,7 +74,7 @@ def truncation_lines(truncation: Truncation) -> list[RenderableType]:
 
 
 def _text_lines(change: TextChange | None, keep: float) -> list[RenderableType]:
-    """What a run on text said of truncation."""
+    """How truncation changes the model's output on text."""
     if change is None:
         return []
     heading = f"On {change.tokens:,} tokens, with heads cut to keep {keep:.4g} of their energy: "

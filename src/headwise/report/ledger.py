@@ -4,6 +4,7 @@ A comparison is rendered from its JSON form (`Measured.as_dict`), for the termin
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from textwrap import wrap
@@ -16,17 +17,17 @@ from headwise.ledger.certify import Checked
 from headwise.ledger.claims import BITS, CACHE, ERROR, FLOPS, MASKED_BITS, PARAMETERS, SECONDS, STEPS
 from headwise.ledger.judge import Judgement, Remedy, Scale
 from headwise.ledger.statistics import LEVEL
-from headwise.report.tables import short
+from headwise.report.tables import WIDTH, short
 
-WIDTH, INDENT = 80, 4
+INDENT = 4
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
-FACTOR = 2.0  # effects from here on are told as factors, smaller ones in percent
+FACTOR = 2.0  # effects from here on are shown as factors, smaller ones in percent
 _STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow"}
 _ANSWER = {"holds": "yes", "fails": "no", "open": "open"}
 _WORDS = dict.fromkeys((ERROR, BITS, MASKED_BITS), ("worse", "better"))
 _WORDS |= dict.fromkeys((PARAMETERS, FLOPS, SECONDS, CACHE, STEPS), ("more", "fewer"))
 _BOUNDS = ("estimate", "low", "high")
-_FIXED = "\u00a0"  # a space where no line may break
+FIXED = "\u00a0"  # a space where no line may break
 
 
 class Line(NamedTuple):
@@ -69,7 +70,7 @@ def required(one: Mapping[str, Any]) -> str:
     if _as_factor(one):
         return f"at {'least' if higher else 'most'} {1 + margin:.2g}×"
     bound = "at least" if higher == (margin > 0) else "at most"
-    return f"{bound} {100 * abs(margin):.2g}{_FIXED}% {more if margin > 0 else less}"
+    return f"{bound} {100 * abs(margin):.2g}{FIXED}% {more if margin > 0 else less}"
 
 
 def beside(one: Mapping[str, Any]) -> str:
@@ -77,8 +78,8 @@ def beside(one: Mapping[str, Any]) -> str:
     ratios = {"published": one["published"]} if one["published"] else {}
     lower = one["direction"] == "lower"
     effects = {name: (1 / ratio if lower else ratio) - 1 for name, ratio in (ratios | one["beside"]).items()}
-    told = [f"{name} {_effect(one, difference)}" for name, difference in effects.items()]
-    return "; ".join([*told, one["note"]] if one["note"] else told)
+    parts = [f"{name} {_effect(one, difference)}" for name, difference in effects.items()]
+    return "; ".join([*parts, one["note"]] if one["note"] else parts)
 
 
 def _as_factor(one: Mapping[str, Any]) -> bool:
@@ -100,8 +101,8 @@ def _effect(one: Mapping[str, Any], number: float) -> str:
     if _as_factor(one):
         return _factor(number)
     digits = 0 if one["exact"] or max(map(abs, _differences(one))) >= 0.2 else 1
-    told = f"{100 * number:+.{digits}f}{_FIXED}%".replace("-", "−")
-    return told.removeprefix("−").removeprefix("+") if not round(100 * number, digits) else told
+    text = f"{100 * number:+.{digits}f}{FIXED}%".replace("-", "−")
+    return text.removeprefix("−").removeprefix("+") if not round(100 * number, digits) else text
 
 
 def _factor(difference: float) -> str:
@@ -118,16 +119,36 @@ def ledger(judgements: Iterable[Judgement]) -> list[RenderableType]:
     """One block per claim."""
     blocks: list[RenderableType] = []
     for judgement in judgements:
-        blocks += [*_heading(judgement), *(Text(told, style="dim") for told in details(judgement)), ""]
+        blocks += [*_heading(judgement), *(Text(text, style="dim") for text in details(judgement)), ""]
     level = f"{LEVEL:.0%}".replace("%", " %")
     return [*blocks, Text(f"[…]: {level} intervals, for all comparisons of a claim together", style="dim")]
 
 
 def _heading(judgement: Judgement) -> list[Text]:
-    label = f"{judgement.claim.id:<3} {judgement.verdict.upper():<5}  "
-    first, *rest = wrap(judgement.claim.claim, WIDTH - len(label), break_long_words=False) or [""]
-    start = Text.assemble(f"{judgement.claim.id:<3} ", (f"{judgement.verdict.upper():<5}", _STYLE[judgement.verdict]))
-    return [start.append(f"  {first}"), *(Text(" " * len(label) + more) for more in rest)]
+    label = f"{judgement.claim.id:<3} "
+    verdict = f"{judgement.verdict.upper():<5}"
+    first, *rest = map(Text, hanging(f"{label}{verdict}  ", judgement.claim.claim))
+    first.stylize(_STYLE[judgement.verdict], len(label), len(label) + len(verdict))
+    return [first, *rest]
+
+
+def hanging(label: str, text: str) -> list[str]:
+    """A text beside its label."""
+    first, *rest = [part.replace(FIXED, " ") for part in _wrap(text, WIDTH - len(label))] or [""]
+    return [label + first, *(" " * len(label) + more for more in rest)]
+
+
+def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    """Lines that break no word, and no number from its sign or unit."""
+    whole = re.sub(r"(?<=\d) (?=[%×])|(?<=[≥≤]) ", FIXED, text)
+    return wrap(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
@@ -136,32 +157,41 @@ def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
     pairs = [(pair, list(same)) for pair, same in groupby(ones, key=lambda one: one["subject"])]
     lines, indent = [], INDENT + 2 * (len(pairs) > 1)
     for pair, same in pairs:
-        lines += _wrapped(pair, width)
+        lines += wrapped(pair, width)
         lines += _aligned([line(one) for one in same], width, indent)
-        lines += [told for one in same for told in _wrapped(beside(one), width, indent)]
-    lines += _wrapped(scale_of(judgement), width)
+        lines += [text for one in same for text in wrapped(beside(one), width, indent)]
+    lines += wrapped(scale_of(judgement), width)
     if judgement.claim.caveat:
-        lines += _wrapped(f"Caveat: {judgement.claim.caveat}", width)
+        lines += wrapped(f"Caveat: {judgement.claim.caveat}", width)
     if judgement.remedy:
-        lines += _wrapped(f"to resolve it: {to_resolve(judgement.remedy)}", width)
+        lines += wrapped(f"to resolve it: {to_resolve(judgement.remedy)}", width)
     return lines
 
 
 def _aligned(lines: list[Line], width: int, indent: int) -> list[str]:
-    """In columns where they fit, else each wrapped by itself."""
-    sizes = [max(len(told[column]) for told in lines) for column in range(3)]
+    """In columns where they fit, else each by itself."""
+    sizes = [max(len(one[column]) for one in lines) for column in range(3)]
     if indent + sum(sizes) + len("    required:   open") <= width:
-        padded = [[f"{word:<{size}}" for word, size in zip(told[:3], sizes, strict=True)] for told in lines]
-        rows = [f"{a}  {b}  required: {c}  {told.answer}" for (a, b, c), told in zip(padded, lines, strict=True)]
-        return [" " * indent + row.replace(_FIXED, " ") for row in rows]
-    return [part for told in lines for part in _wrapped(f"{told.sentence}  {told.answer}", width, indent)]
+        padded = [[f"{word:<{size}}" for word, size in zip(one[:3], sizes, strict=True)] for one in lines]
+        rows = [f"{a}  {b}  required: {c}  {one.answer}" for (a, b, c), one in zip(padded, lines, strict=True)]
+        return [" " * indent + row.replace(FIXED, " ") for row in rows]
+    return [text for one in lines for text in _alone(one, width, indent)]
 
 
-def _wrapped(text: str, width: int, indent: int = INDENT) -> list[str]:
+def _alone(one: Line, width: int, indent: int) -> list[str]:
+    """On one line where it fits, else with what is required below what was measured."""
+    whole = f"{one.sentence}  {one.answer}"
+    if indent + len(whole) <= width:
+        return wrapped(whole, width, indent)
+    measured, required = f"{one.metric} {one.effect}", f"required: {one.required}  {one.answer}"
+    return wrapped(measured, width, indent) + wrapped(required, width, indent + 2)
+
+
+def wrapped(text: str, width: int = WIDTH, indent: int = INDENT) -> list[str]:
     """Lines of a text at an indent, further in from the second on."""
     start = " " * indent
-    lines = wrap(text, width, initial_indent=start, subsequent_indent=start + "  ", break_long_words=False)
-    return [told.replace(_FIXED, " ") for told in lines]
+    lines = _wrap(text, width, start, start + "  ")
+    return [line.replace(FIXED, " ") for line in lines]
 
 
 def scale_of(judgement: Judgement) -> str:
@@ -186,7 +216,7 @@ def to_resolve(remedy: Remedy) -> str:
     """The command that would decide an open claim, and what it costs."""
     if not remedy.runs:
         return f"more seeds than the {remedy.preset} preset of {remedy.study} has"
-    cost = f"{remedy.runs} runs to do" + (f", {short(remedy.flops, 'FLOP')}" if remedy.flops else "")
+    cost = f"{remedy.runs} runs" + (f", {short(remedy.flops, 'FLOP').replace(' ', FIXED)}" if remedy.flops else "")
     if remedy.flops > GPU_HOUR:
         cost += f", {remedy.flops / GPU_HOUR:,.0f} GPU hours at 100 TFLOP/s"
     return f"{remedy.command} ({cost})"
@@ -197,7 +227,7 @@ def certificate(checked: list[Checked]) -> list[RenderableType]:
     if not checked:
         return ["[dim]certified bounds: no run here meets their hypotheses[/dim]"]
     least = checked[0]
-    told = f"certified bounds: {len(checked)} runs meet their hypotheses (one layer, two orthonormal points, no MLP)"
+    checks = f"certified bounds: {len(checked)} runs meet their hypotheses (one layer, two orthonormal points, no MLP)"
     closest = f"the closest, {least.key}: error {least.error:.4f}, at least {least.bound:.4f}"
     verdict = "[bold red]BELOW[/]" if least.violates else "none lies below"
-    return [f"[dim]{told}; {verdict}; {closest}[/dim]"]
+    return [f"[dim]{checks}; {verdict}; {closest}[/dim]"]

@@ -24,7 +24,7 @@ from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
 from headwise.ledger.statistics import LEVEL, mean_interval
 from headwise.report.ledger import beside, certificate, line, scale_of, to_resolve
-from headwise.report.sections import Section, StudyPart, Watch, sections_of
+from headwise.report.sections import Section, StudyPart, StudyWatch, sections_of
 from headwise.report.tables import short
 from headwise.shown import Shown
 from headwise.spec import SpecError
@@ -33,12 +33,15 @@ from headwise.training.run import Run, RunResult
 
 MOST_METRICS = 8  # columns of a table; a model of many layers has hundreds
 MOST_FAILURES = 10
-ROOM = {
-    "left": 5,
-    "top": 5,
-    "bottom": 5,
-    "right": 60,
-}  # a reader's letters may be wider than those it was measured with
+_TITLES = {
+    "arm": "variant",
+    "bits_per_masked_byte": "masked-LM bits per byte",
+    "flops": "training FLOPs",
+    "kv_bytes_per_token": "KV cache bytes/token",
+    "nats_per_token": "nats/token",
+    "trivial_error": "error of a constant predictor",
+}
+ROOM = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # a reader's letters may be wider than the measured ones
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def write_report(
     results: str | Path | None = None,
     studies: Sequence[str | Path] = (),
     *,
-    watch: Watch = iter,
+    watch: StudyWatch = iter,
 ) -> Report:
     """Write the page: the ledger, and every study with its chart; `studies` are files of your own beside ours.
 
@@ -95,7 +98,7 @@ def write_report(
         sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", task="nearest-neighbor"))
         origin = str(results or runs.path.name)
-    return Report(write(sections, checked, origin, folder), sections)
+    return Report(write_page(sections, checked, origin, folder), sections)
 
 
 def folder_beside(store: str | Path | None = None) -> Path:
@@ -105,7 +108,7 @@ def folder_beside(store: str | Path | None = None) -> Path:
     return Path(store or default_path()).expanduser().with_suffix(".report")
 
 
-def write(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
+def write_page(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
     """Write `index.html` into a folder and say where it is; an earlier page stays until the new one is whole."""
     page, text = folder / "index.html", render(sections, checked, origin)
     partial = page.with_name(".index.html.partial")
@@ -227,8 +230,8 @@ def _picture(chart: Any) -> str:
 
 
 def _failure(run: Run, result: RunResult) -> dict[str, Any]:
-    told = next(reversed(result.message.strip().splitlines()), "")
-    return {"key": result.key, "status": result.status, "task": run.task["name"], "shape": run.shape, "why": told}
+    message = next(reversed(result.message.strip().splitlines()), "")
+    return {"key": result.key, "status": result.status, "task": run.task["name"], "shape": run.shape, "why": message}
 
 
 def _budget(part: StudyPart) -> dict[str, str]:
@@ -281,8 +284,8 @@ def _table(part: StudyPart) -> dict[str, Any]:
     same = [name for name, column in columns.items() if len(set(column)) == 1 < len(column)]
     shown = [name for name in columns if name not in same]
     return {
-        "places": names,
-        "columns": shown,
+        "places": [title(name) for name in names],
+        "columns": [title(name) for name in shown],
         "lines": [
             {
                 "place": [_plain(dict(place).get(name, "")) for name in names],
@@ -291,9 +294,14 @@ def _table(part: StudyPart) -> dict[str, Any]:
             }
             for line, (place, seeds) in enumerate(places.items())
         ],
-        "same": ", ".join(f"{name} {columns[name][0][0]}" for name in same),
-        "left_out": metrics[MOST_METRICS:],
+        "same": ", ".join(f"{title(name)} {columns[name][0][0]}" for name in same),
+        "left_out": [title(name) for name in metrics[MOST_METRICS:]],
     }
+
+
+def title(name: str) -> str:
+    """A metric, a cost or a coordinate of the grid as a column's title."""
+    return _TITLES.get(name, name.replace("_", " "))
 
 
 def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:

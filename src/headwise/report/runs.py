@@ -12,13 +12,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwise.report.tables import _table, short
+from headwise.report.tables import WIDTH, _table, short
 from headwise.store.listing import StoredRun
+from headwise.store.records import CurvePoint
 from headwise.training.run import Run, RunResult
 
-Point = tuple[int, str, float]
-
-COLUMNS = 80
 SHORTEST_KEY = 6
 LONGEST_OUTCOME = 14
 BARS = "▁▂▃▄▅▆▇█"
@@ -28,14 +26,14 @@ STYLES = {"done": "", "diverged": "yellow", "failed": "red"}
 
 def runs_table(stored: Iterable[StoredRun]) -> RenderableType:
     """One line per run. Keys are cut to what tells them apart; the metric is the first that a task reports."""
-    found = [(one.run, one.result) for one in stored]
-    if not found:
+    ended = [(one.run, one.result) for one in stored]
+    if not ended:
         return Text("No runs yet.")
-    digits = _telling_digits([result.key for _, result in found])
-    shared = {next(iter(result.metrics)) for _, result in found if result.metrics}
+    digits = _telling_digits([result.key for _, result in ended])
+    shared = {next(iter(result.metrics)) for _, result in ended if result.metrics}
     heading = shared.pop() if len(shared) == 1 else "metric"
     table = _table("<key", "<status", "<task", "<shape", "steps", "seed", "<")
-    for run, result in found:
+    for run, result in ended:
         cells = [run.task["name"], run.shape, f"{run.steps:,}", str(run.seed), _outcome(result, heading)]
         table.add_row(result.key[:digits], result.status, *map(_text, cells), style=STYLES[result.status])
     *others, last = table.columns
@@ -81,13 +79,13 @@ def _folded(run: Run) -> str:
     lines = [command]
     for piece in pieces:
         joined = f"{lines[-1]} {piece}"
-        lines = [*lines[:-1], joined] if len(joined) <= COLUMNS else [*lines, piece]
+        lines = [*lines[:-1], joined] if len(joined) <= WIDTH else [*lines, piece]
     return "\n".join(lines)
 
 
-def _text(told: str) -> Text:
+def _text(text: str) -> Text:
     """As it is, but for what a terminal would obey: runs may come from other people's files."""
-    return Text("".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in told))
+    return Text("".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text))
 
 
 def _telling_digits(keys: list[str]) -> int:
@@ -112,13 +110,13 @@ def _two_columns(title: str, rows: dict[str, str]) -> Table:
 
 
 def _spec_rows(run: Run) -> dict[str, str]:
-    """Every field, a line each; nested ones by what they hold."""
+    """One line per field; nested ones by what they contain."""
     rows = {}
     for name, value in run.model_dump(mode="json").items():
-        told = (
+        parts = (
             [f"{part} {_plain(inner)}" for part, inner in value.items()] if isinstance(value, dict) else [_plain(value)]
         )
-        rows[name] = ", ".join(told)
+        rows[name] = ", ".join(parts)
     return rows
 
 
@@ -130,10 +128,10 @@ def _cost_rows(result: RunResult) -> dict[str, str]:
     rows = {"steps": f"{result.steps:,}", "seconds": f"{result.seconds:.1f}", "parameters": f"{result.parameters:,}"}
     rows |= {"tokens": f"{result.tokens:,}", "training": short(result.flops, "FLOP")}
     rows |= {"peak memory": short(result.peak_bytes, "B"), "kernel": result.kernel, "weights": result.weights}
-    return {name: told for name, told in rows.items() if told}
+    return {name: text for name, text in rows.items() if text}
 
 
-def _sparks(curve: Sequence[Point]) -> dict[str, str]:
+def _sparks(curve: Sequence[CurvePoint]) -> dict[str, str]:
     """Each curve as a row of bars, with its first and last value."""
     values: dict[str, list[float]] = {}
     for _, name, value in curve:

@@ -10,7 +10,7 @@ from headwise.store.rows import Row, results_of, rows
 from headwise.store.store import Store
 from headwise.training.run import Run, RunResult
 
-Watch = Callable[[Sequence[Study]], Iterable[Study]]
+StudyWatch = Callable[[Sequence[Study]], Iterable[Study]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Section:
     parts: list[StudyPart]
 
 
-def sections_of(studies: Sequence[Study], store: Store, watch: Watch = iter) -> Iterator[Section]:
+def sections_of(studies: Sequence[Study], store: Store, watch: StudyWatch = iter) -> Iterator[Section]:
     """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else."""
     for study in watch(studies):
         judgements = judge_all(study, store)

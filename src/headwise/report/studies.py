@@ -4,7 +4,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 
 from headwise.report.ledger import ledger
-from headwise.report.tables import published_table, short
+from headwise.report.tables import published_errors, short
 from headwise.studies._catalogue import Catalogue, Description
 from headwise.studies._running import StudyPrice, StudyResult
 
@@ -31,9 +31,9 @@ def price_lines(priced: StudyPrice) -> list[RenderableType]:
     ]
 
 
-def result_lines(result: StudyResult) -> list[RenderableType]:
+def study_result_lines(result: StudyResult) -> list[RenderableType]:
     counts = ", ".join(f"{count} {what}" for what, count in result.summary.as_dict().items() if count)
     lines: list[RenderableType] = [f"{result.study.name} ({result.preset}): {counts}", "", *ledger(result.claims)]
-    lines += ["", published_table(result.published)] if result.published else []
+    lines += ["", published_errors(result.published)] if result.published else []
     lines += [f"Chart: {result.chart_file}, and .svg, .pdf, .html beside it"] if result.chart_file else []
     return lines

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwise.measure.step_time import EqualTimes
     from headwise.studies._demo import Demo
 
+WIDTH = 80  # columns of a terminal
 _SI = ("", "k", "M", "G", "T", "P", "E", "Z")  # FLOPs and bytes
 _COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
 
@@ -76,7 +77,7 @@ def _notes(cost: Cost) -> list[RenderableType]:
     return notes
 
 
-def published_table(rows: list[dict[str, float]]) -> Table:
+def published_errors(rows: list[dict[str, float]]) -> Table:
     """Measured errors beside published ones."""
     table = _table("depth", "multiplier", "rank", "error", "range", "published", "ratio", title="Against the figure")
     for row in rows:
@@ -134,14 +135,14 @@ def demo_lines(demo: "Demo") -> list[RenderableType]:
     return ["", table, "", demo.verdict, f"{beside}Next: headwise shapes nanochat-d28"]
 
 
-def doctor_tables(found: dict[str, Any]) -> list[RenderableType]:
-    """What `headwise doctor` found."""
+def doctor_tables(examination: dict[str, Any]) -> list[RenderableType]:
+    """What `headwise doctor` prints."""
     precisions = _table("<precision", "<safe", "<")
-    for row in found["precisions"]:
+    for row in examination["precisions"]:
         precisions.add_row(row["name"], "yes" if row["safe"] else "NO", row["why"])
     kernels = _table("<shape", "<kernel", "<why")
-    for row in found["kernels"]:
+    for row in examination["kernels"]:
         kernels.add_row(row["shape"], row["kernel"], row["why"])
-    heading = f"Python {found['python']}, torch {found['torch']}, {found['threads']} threads"
-    training = f"kernels for training on the processor: {found['training']}"
-    return [heading, *found["devices"], "", precisions, "", kernels, "", training]
+    heading = f"Python {examination['python']}, torch {examination['torch']}, {examination['threads']} threads"
+    training = f"kernels for training on the processor: {examination['training']}"
+    return [heading, *examination["devices"], "", precisions, "", kernels, "", training]

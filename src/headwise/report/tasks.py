@@ -32,7 +32,7 @@ def task_card(task: dict[str, Any]) -> list[RenderableType]:
     return lines
 
 
-def result_lines(trained: Trained) -> list[RenderableType]:
+def trained_lines(trained: Trained) -> list[RenderableType]:
     table = _table()
     for name, value in trained.metrics.items():
         table.add_row(f"  {name}", f"{value:.4f}")

@@ -19,7 +19,7 @@ from headwise.theory import bounds
 from headwise.theory.sphere import whole
 
 Counts = int | str | Sequence[int]
-Rows = list[dict[str, Any]]
+_Rows = list[dict[str, Any]]
 
 _PROOFS = "The proofs are ours (docs/reference/theory.md), checked by simulation."
 _GAUSSIAN = (
@@ -43,14 +43,14 @@ class TheoryResult(Shown):
 
     name: ClassVar[str]  # of its chart's files
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: _Rows) -> None:
         self.rows = rows
 
     def as_dict(self) -> dict[str, Any] | list[Any]:
         """One row is an object, several are a list."""
         return self.rows[0] if len(self.rows) == 1 else self.rows
 
-    def records(self) -> Rows:
+    def records(self) -> _Rows:
         """Numbers of heads that no table column can hold are text, as a terminal shows them."""
         return [
             {
@@ -212,7 +212,7 @@ def read_counts(name: str, counts: Counts) -> list[int]:
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-def bound_table(rows: Rows) -> list[RenderableType]:
+def bound_table(rows: _Rows) -> list[RenderableType]:
     """The smallest certified error of each rank and number of heads."""
     table = _table("rank", "heads", "scalar values", "free values")
     for row in rows:
@@ -222,7 +222,7 @@ def bound_table(rows: Rows) -> list[RenderableType]:
     return [_heading("Error is at least", rows), table, "", scale, *_notes(rows)]
 
 
-def heads_table(rows: Rows) -> list[RenderableType]:
+def heads_table(rows: _Rows) -> list[RenderableType]:
     """How many heads are the least that is not excluded."""
     table = _table("rank", "scalar values", "free values")
     for row in rows:
@@ -232,7 +232,7 @@ def heads_table(rows: Rows) -> list[RenderableType]:
     return [heading, table, "", meaning, *_notes(rows)]
 
 
-def conditioning_table(rows: Rows) -> list[RenderableType]:
+def conditioning_table(rows: _Rows) -> list[RenderableType]:
     """Condition numbers of random matrices beside the prediction."""
     table = _table("heads", "columns", "predicted", "simulated", "range of seeds")
     for row in rows:
@@ -251,11 +251,11 @@ def conditioning_table(rows: Rows) -> list[RenderableType]:
     ]
 
 
-def _heading(what: str, rows: Rows) -> str:
+def _heading(what: str, rows: _Rows) -> str:
     return f"{what}, dim {rows[0]['dim']}" + (", with a skip connection" if rows[0]["skip"] else "")
 
 
-def _notes(rows: Rows) -> list[RenderableType]:
+def _notes(rows: _Rows) -> list[RenderableType]:
     return [f"[dim]{rows[0]['hypotheses']} {_PROOFS}[/dim]"]
 
 
@@ -264,7 +264,7 @@ def _notes(rows: Rows) -> list[RenderableType]:
 _KINDS = {"scalar_values": "scalar values", "free_values": "free values"}
 
 
-def bound_chart(rows: Rows) -> Any:
+def bound_chart(rows: _Rows) -> Any:
     """Certified error against heads, or against rank where there is one number of heads."""
     import altair as alt
 
@@ -291,7 +291,7 @@ def bound_chart(rows: Rows) -> Any:
     return _titled(chart, _heading("Certified error", rows) + fixed, [key, rows[0]["hypotheses"], _PROOFS])
 
 
-def heads_chart(rows: Rows) -> Any:
+def heads_chart(rows: _Rows) -> Any:
     """The power of ten of the heads needed, against rank."""
     import altair as alt
 
@@ -311,7 +311,7 @@ def heads_chart(rows: Rows) -> Any:
     return _titled(chart, title, [rows[0]["hypotheses"], _PROOFS])
 
 
-def conditioning_chart(rows: Rows) -> Any:
+def conditioning_chart(rows: _Rows) -> Any:
     """Predicted condition numbers as a line, simulated ones as points with the range of the seeds."""
     import altair as alt
 
@@ -332,7 +332,7 @@ def conditioning_chart(rows: Rows) -> Any:
 _AXES = {"heads": "number of heads", "rank": "rank of each head"}
 
 
-def _base(points: Rows) -> Any:
+def _base(points: _Rows) -> Any:
     import altair as alt
 
     return alt.Chart(alt.Data(values=points)).mark_line(point=alt.OverlayMarkDef(size=60), strokeWidth=2)

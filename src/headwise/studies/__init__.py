@@ -3,17 +3,14 @@
 A study says which runs, which chart and which claims; no more.
 """
 
-import sys
-import traceback
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 
 from headwise.ledger.study import Study
-from headwise.spec import SpecError
+from headwise.spec import OwnFile, SpecError
 
 
 def names() -> list[str]:
@@ -24,7 +21,7 @@ def names() -> list[str]:
 def load(name: str) -> Study:
     """The study of that name, or of that .py file."""
     if name.endswith(".py"):
-        return _from_file(Path(name))
+        return _from_file(name)
     if name not in names():
         raise SpecError(f"no study '{name}'; there are {', '.join(names())}, or give the path of a .py file")
     study: Study = import_module(f"{__name__}.{name.replace('-', '_')}").STUDY
@@ -35,7 +32,7 @@ def load_all(extra: Iterable[str | Path] = ()) -> list[Study]:
     """Every study of the package, and those of your own files; no two with the same name or claim."""
     studies = [load(name) for name in names()]
     for path in extra:
-        study = _from_file(Path(path))
+        study = _from_file(path)
         if study.name in {other.name for other in studies}:
             raise SpecError(f"{path}: there is already a study '{study.name}'; give yours another name")
         known = {claim.id: other.name for other in studies for claim in other.claims}
@@ -46,23 +43,9 @@ def load_all(extra: Iterable[str | Path] = ()) -> list[Study]:
     return studies
 
 
-def _from_file(path: Path) -> Study:
+def _from_file(path: str | Path) -> Study:
     """Somebody's own study: a file with a Study named STUDY."""
-    try:
-        source = path.expanduser().resolve().read_bytes()
-    except OSError as error:
-        raise SpecError(f"cannot read the study file {path}: {error.strerror}") from None
-    module = ModuleType(f"headwise_study_{path.stem}")
-    sys.modules[module.__name__] = module  # pydantic looks a class's module up by name
-    try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        place = f" (line {lines[-1]})" if lines else ""  # a syntax error says its own
-        raise SpecError(f"the study file {path} cannot be loaded: {type(error).__name__}: {error}{place}") from error
-    study = getattr(module, "STUDY", None)
-    if not isinstance(study, Study):
-        raise SpecError(f"{path} does not say which is its study: end it with STUDY = Study(...)")
+    study: Study = OwnFile(path, "study").load("STUDY = Study(...)", lambda it: isinstance(it, Study))
     if "laptop" not in study.presets:
         raise SpecError(f"the study in {path} has no preset 'laptop', which is the one that decides its claims")
     return replace(study, file=str(path))

@@ -4,15 +4,11 @@ A task is a spec (its fields are its options) that knows how to draw a batch, ho
 the loss and the metrics are, and the error without skill (no-skill baseline). The trainer needs no more.
 """
 
-import hashlib
 import json
 import re
-import sys
 from abc import ABC, abstractmethod
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any, ClassVar, Self
 
 from pydantic import Field
@@ -20,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
-from headwise.spec import Spec, SpecError
+from headwise.spec import OwnFile, Spec, SpecError
 from headwise.tasks.stream import Stream
 
 Batch = tuple[Tensor, Tensor]
@@ -161,7 +157,7 @@ def load_task(spec: dict[str, Any]) -> Task:
     options = dict(spec)
     name, expected = str(options.pop("name", "")), options.pop("hash", None)
     if name.endswith(".py"):
-        return _from_file(Path(name), expected)(**options)
+        return _from_file(name, expected)(**options)
     return find_task(name)(**options)
 
 
@@ -176,23 +172,11 @@ def find_task(name: str) -> type[Task]:
 _ORIGINS: dict[type[Task], dict[str, str]] = {}
 
 
-def _from_file(path: Path, expected: str | None) -> type[Task]:
+def _from_file(name: str, expected: str | None) -> type[Task]:
     """Somebody's own task: a file with a class named by TASK. Its hash is part of a run, and so of its key."""
-    try:
-        source = path.resolve().read_bytes()
-    except OSError as error:
-        raise SpecError(f"cannot read the task file {path}: {error.strerror}") from None
-    found = hashlib.sha256(source).hexdigest()[:16]
-    if expected not in (None, found):
-        raise SpecError(f"{path} has changed since this run was planned; plan it again")
-    module = ModuleType(f"headwise_task_{found}")
-    sys.modules[module.__name__] = module  # pydantic looks a class's module up by name
-    try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
-        raise SpecError(f"the task file {path} cannot be loaded: {type(error).__name__}: {error}") from error
-    task = getattr(module, "TASK", None)
-    if not (isinstance(task, type) and issubclass(task, Task)):
-        raise SpecError(f"{path} does not say which class is its task: end it with TASK = YourTask")
-    _ORIGINS[task] = {"name": str(path.resolve()), "hash": found}
+    file = OwnFile(name, "task")
+    if expected not in (None, file.hash):
+        raise SpecError(f"{file.path} has changed since this run was planned; plan it again")
+    task: type[Task] = file.load("TASK = YourTask", lambda it: isinstance(it, type) and issubclass(it, Task))
+    _ORIGINS[task] = {"name": str(file.path.resolve()), "hash": file.hash}
     return task

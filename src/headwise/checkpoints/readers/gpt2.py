@@ -11,9 +11,9 @@ from headwise.checkpoints.reader import (
     activation_of,
     joined_rows,
     known_of,
-    named,
     split_rows,
     stated,
+    tensors_named,
 )
 from headwise.known import Known
 from headwise.options import preset
@@ -47,8 +47,8 @@ class GPT2Reader(SeparateReader):
         return split_rows(_turned(fused), _turned(output), self.head_count(layer), layer)
 
     def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
-        fused = named(f"{layer}attn.c_attn", _turned(joined_rows(parts)))
-        return fused | named(f"{layer}attn.c_proj", _turned(parts.output))
+        fused = tensors_named(f"{layer}attn.c_attn", _turned(joined_rows(parts)))
+        return fused | tensors_named(f"{layer}attn.c_proj", _turned(parts.output))
 
     def width(self, layer: str) -> int:
         return self.weights.shapes[f"{layer}attn.c_attn.weight"][0]

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.reader import Projection, Projections, SeparateReader, named, split_rows
+from headwise.checkpoints.reader import Projection, Projections, SeparateReader, split_rows, tensors_named
 from headwise.checkpoints.rotary import rope_frequencies, settings
 
 
@@ -33,7 +33,9 @@ class GPTNeoXReader(SeparateReader):
         weight = torch.cat([part.weight.unflatten(0, (count, -1)) for part in three], dim=1).flatten(0, 1)
         biases = [part.bias.unflatten(0, (count, -1)) for part in three if part.bias is not None]
         fused = Projection(weight, torch.cat(biases, dim=1).flatten() if biases else None)
-        return named(f"{layer}attention.query_key_value", fused) | named(f"{layer}attention.dense", parts.output)
+        return tensors_named(f"{layer}attention.query_key_value", fused) | tensors_named(
+            f"{layer}attention.dense", parts.output
+        )
 
     def frequencies(self, number: int, rank: int) -> Tensor | None:
         rope = settings(self.config)

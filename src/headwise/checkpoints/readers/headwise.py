@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
-from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, named
+from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, tensors_named
 from headwise.checkpoints.rotary import rope_frequencies
 from headwise.known import Known
 from headwise.layers.attention import Attention
@@ -66,8 +66,8 @@ class HeadwiseReader(SeparateReader):
         return Projections(made[0], made[1], made[2], self.linear(f"{layer}attention.output"))
 
     def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
-        fused = named(f"{layer}attention.input", joined_rows(parts))
-        return fused | named(f"{layer}attention.output", parts.output)
+        fused = tensors_named(f"{layer}attention.input", joined_rows(parts))
+        return fused | tensors_named(f"{layer}attention.output", parts.output)
 
     def frequencies(self, number: int, rank: int) -> Tensor | None:
         rotated = self.shape.layers[number].rotated

@@ -6,7 +6,7 @@ headwise's drop-in for nn.MultiheadAttention has the same names with free ranks,
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, named, split_rows
+from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, split_rows, tensors_named
 
 
 class TorchReader(SeparateReader):
@@ -27,12 +27,12 @@ class TorchReader(SeparateReader):
     def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         three = (parts.query, parts.key, parts.value)
         if self._fused(layer):
-            found = {f"{layer}in_proj_weight": joined_rows(parts).weight}
+            tensors = {f"{layer}in_proj_weight": joined_rows(parts).weight}
         else:
-            found = {f"{layer}{name}_proj_weight": part.weight for name, part in zip("qkv", three, strict=True)}
+            tensors = {f"{layer}{name}_proj_weight": part.weight for name, part in zip("qkv", three, strict=True)}
         biases = [part.bias for part in three if part.bias is not None]
-        found |= {f"{layer}in_proj_bias": torch.cat(biases)} if biases else {}
-        return found | named(f"{layer}out_proj", parts.output)
+        tensors |= {f"{layer}in_proj_bias": torch.cat(biases)} if biases else {}
+        return tensors | tensors_named(f"{layer}out_proj", parts.output)
 
     def width(self, layer: str) -> int:
         return self.weights.shapes[f"{layer}out_proj.weight"][0]

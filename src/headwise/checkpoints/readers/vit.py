@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from headwise.checkpoints.reader import Projections, SeparateReader, joined_rows, known_of, named, split_rows, stated
+from headwise.checkpoints.reader import (
+    Projections,
+    SeparateReader,
+    joined_rows,
+    known_of,
+    split_rows,
+    stated,
+    tensors_named,
+)
 from headwise.known import Known
 from headwise.options import preset
 from headwise.shape import AttentionShape
@@ -57,7 +65,7 @@ class ViTReader(SeparateReader):
     def tensors(self, layer: str, parts: Projections) -> dict[str, Tensor]:
         if not self._fused(layer):
             return super().tensors(layer, parts)
-        return named(f"{layer}attn.qkv", joined_rows(parts)) | named(f"{layer}attn.proj", parts.output)
+        return tensors_named(f"{layer}attn.qkv", joined_rows(parts)) | tensors_named(f"{layer}attn.proj", parts.output)
 
     def layer_names(self, layer: str) -> tuple[str, str, str, str]:
         written = f"{layer}{_WRITTEN[0]}.weight" in self.weights

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.checkpoints.swap import hugging_face, nanochat, torch_layers
 from headwise.checkpoints.swap.carry import Seen, carry
-from headwise.checkpoints.swap.layer import HostAttention, Place
+from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention
 from headwise.shape import AttentionShape
 from headwise.shown import Shown
 from headwise.spec import SpecError
@@ -74,12 +74,12 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     the layer. `data` runs the model on examples without padding: truncation is then the best for what layers see there.
     With `fresh` the new layers begin with new weights, as they must where heads or latents change.
     """
-    found = _find(model)
-    wanted = [_wanted(choice, number, place.heads.shape) for number, place in enumerate(found)]
+    attentions = _find(model)
+    wanted = [_wanted(choice, number, place.heads.shape) for number, place in enumerate(attentions)]
     if data is not None and fresh:
         raise SpecError("data chooses what to keep of old weights, but fresh=True keeps none: leave one of them out")
-    seen = [None] * len(found) if data is None else _watch(found, data)
-    pairs = [(place, shape, tokens) for place, shape, tokens in zip(found, wanted, seen, strict=True) if shape]
+    seen = [None] * len(attentions) if data is None else _watch(attentions, data)
+    pairs = [(place, shape, tokens) for place, shape, tokens in zip(attentions, wanted, seen, strict=True) if shape]
     made = [_make(place, shape, tokens, fresh) for place, shape, tokens in pairs]  # all of them before any is put in
     layers = []
     for (place, shape, _), (put, error) in zip(pairs, made, strict=True):
@@ -90,14 +90,14 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     return Swap(tuple(layers), "random tokens" if data is None else "the data given")
 
 
-def _find(model: nn.Module) -> list[Place]:
+def _find(model: nn.Module) -> list[AttentionPlace]:
     if any(isinstance(module, HostAttention) for module in model.modules()):
         raise SpecError("attention in this model has been swapped before: swap once, from the model as it was")
     for host in HOSTS:
-        found = host.places(model)
-        if found:
-            return found
-    known = "; ".join(host.KNOWN for host in HOSTS)
+        attentions = host.places(model)
+        if attentions:
+            return attentions
+    known = "; ".join(host.SERVED for host in HOSTS)
     raise SpecError(f"a swap does not know the attention in {type(model).__name__}; it knows {known}")
 
 
@@ -111,7 +111,7 @@ def _wanted(choice: Choice, number: int, old: AttentionShape) -> AttentionShape 
 
 
 def _make(
-    place: Place, shape: AttentionShape, seen: Seen | None, fresh: bool
+    place: AttentionPlace, shape: AttentionShape, seen: Seen | None, fresh: bool
 ) -> tuple[Callable[[], None], float | None]:
     """What puts the new layer in its place, and its error."""
     if fresh:
@@ -126,7 +126,7 @@ def _make(
 
 
 @torch.no_grad()
-def _error(place: Place, old: HostAttention, new: HostAttention, seen: Seen | None) -> float:
+def _error(place: AttentionPlace, old: HostAttention, new: HostAttention, seen: Seen | None) -> float:
     """In float32 at least: the error is the shape's, not that of rounding."""
     weight, turning = old.input.weight, place.heads.frequencies
     old, new = (copy.deepcopy(one).eval().to(torch.promote_types(weight.dtype, torch.float32)) for one in (old, new))
@@ -136,14 +136,14 @@ def _error(place: Place, old: HostAttention, new: HostAttention, seen: Seen | No
     if turning is not None:
         angles = torch.arange(x.shape[1])[:, None] * turning[0]
         table = torch.stack([angles.cos(), angles.sin()])[:, None].to(x)
-    expected, found = (layer(x, positions=table) for layer in (old, new))
-    return float((found - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
+    expected, measured = (layer(x, positions=table) for layer in (old, new))
+    return float((measured - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
 
 
 class _Watch:
     """Sums over the tokens that come into a layer, and the first sequence of them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AttentionPlace) -> None:
         self.place, self.count = place, 0
         width = place.heads.shape.width
         self.sum, self.squares = (torch.zeros(size, dtype=torch.float64) for size in ((width,), (width, width)))
@@ -166,7 +166,7 @@ class _Watch:
         return Seen(self.sum / self.count, self.squares / self.count, self.some)
 
 
-def _watch(places: list[Place], data: Callable[[], Any]) -> list[Seen]:
+def _watch(places: list[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
     """Run the model and keep what every layer sees."""
     watches = [_Watch(place) for place in places]
     hooks = [w.place.module.register_forward_pre_hook(w, with_kwargs=True) for w in watches]

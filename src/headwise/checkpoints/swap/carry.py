@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.heads import AttentionHeads, Cut
-from headwise.checkpoints.truncation import Ranks, cut_to, pair_energies
+from headwise.checkpoints.truncation import LayerRanks, cut_to, pair_energies
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
@@ -50,7 +50,7 @@ def carry(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None = None
     _check(heads.shape, shape)
     heads = _repeated(heads, heads.shape.group // shape.group)
     old, turning = heads.shape, shape.rotated if heads.rotated else 0
-    ranks = Ranks(
+    ranks = LayerRanks(
         pairs=min(heads.rotated, turning) // 2,
         content=min(old.qk_rank - heads.rotated, shape.qk_rank - turning),
         values=min(old.v_rank, shape.v_rank),
@@ -91,8 +91,8 @@ def _repeated(heads: AttentionHeads, times: int) -> AttentionHeads:
     if times == 1:
         return heads
     shared = ("key", "value", "key_bias", "value_bias", "frequencies")
-    found = {name: getattr(heads, name) for name in shared}
-    more: dict[str, Any] = {n: None if one is None else one.repeat_interleave(times, 0) for n, one in found.items()}
+    rows = {name: getattr(heads, name) for name in shared}
+    more: dict[str, Any] = {n: None if one is None else one.repeat_interleave(times, 0) for n, one in rows.items()}
     return replace(heads, **more)
 
 
@@ -127,7 +127,7 @@ def _root(moment: Tensor) -> Tensor:
     return vectors * values.clamp(min=0).sqrt()
 
 
-def _cut(heads: AttentionHeads, ranks: Ranks) -> Cut:
+def _cut(heads: AttentionHeads, ranks: LayerRanks) -> Cut:
     half = heads.rotated // 2
     if not heads.normed or (ranks.pairs == half and 2 * half + ranks.content == heads.query.shape[1]):
         return cut_to(heads, ranks)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.swap.carry import Carried
-from headwise.checkpoints.swap.layer import HostAttention, InMemory, Place, by_name, factory_of
+from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMemory, by_name, factory_of
 from headwise.layers.cache import KVCache
 from headwise.spec import SpecError
 
 # family of the reader: where a layer has its attention, the classes known to have that form, what they project with
-HOSTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+FAMILIES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "llama": (
         "self_attn",
         ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention"),
@@ -29,41 +29,43 @@ HOSTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "bert": ("attention.self", ("BertSelfAttention", "RobertaSelfAttention"), ("query", "key", "value")),
     "vit": ("attention", ("ViTAttention",), ("q_proj", "k_proj", "v_proj", "o_proj")),
 }
-KNOWN = "transformers' " + ", ".join(name.removesuffix("Attention") for _, names, _ in HOSTS.values() for name in names)
+SERVED = "transformers' " + ", ".join(
+    name.removesuffix("Attention") for _, names, _ in FAMILIES.values() for name in names
+)
 IMPLEMENTATIONS = ("eager", "sdpa")
 
 
-def places(model: nn.Module) -> list[Place]:
+def places(model: nn.Module) -> list[AttentionPlace]:
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return []
     weights = InMemory(model, config.to_dict())
     kind = next((one for one in all_readers().values() if one.matches(weights.config, weights)), None)
-    if kind is None or kind.family not in HOSTS:
+    if kind is None or kind.family not in FAMILIES:
         return []
     reader = kind(weights)
-    place, classes, _ = HOSTS[kind.family]
-    found: list[Place] = []
+    place, classes, _ = FAMILIES[kind.family]
+    attentions: list[AttentionPlace] = []
     for number, layer in enumerate(reader.layers):
         module = model.get_submodule(layer + place)
         if type(module).__name__ not in classes:
             raise SpecError(f"'{layer}{place}' is a {type(module).__name__}; a swap knows {', '.join(classes)}")
         _check_masks(module.config)
-        found.append(_place(model, layer + place, module, reader.heads(number), kind.family))
-    return found
+        attentions.append(_place(model, layer + place, module, reader.heads(number), kind.family))
+    return attentions
 
 
 def _check_masks(config: Any) -> None:
-    found = config._attn_implementation
-    if found not in IMPLEMENTATIONS:
+    implementation = config._attn_implementation
+    if implementation not in IMPLEMENTATIONS:
         raise SpecError(
-            f"the model attends through '{found}', whose masks have a form of their own: load it with "
+            f"the model attends through '{implementation}', whose masks have a form of their own: load it with "
             f"attn_implementation='{IMPLEMENTATIONS[1]}'"
         )
 
 
 def _place(model: nn.Module, name: str, module: Any, heads: Any, family: str) -> "_HuggingFacePlace":
-    _, _, projections = HOSTS[family]
+    _, _, projections = FAMILIES[family]
     norm = getattr(module, "q_norm", None)
     dropout = getattr(module, "attention_dropout", None)
     if dropout is None:
@@ -85,7 +87,7 @@ def _place(model: nn.Module, name: str, module: Any, heads: Any, family: str) ->
 
 
 @dataclass
-class _HuggingFacePlace(Place):
+class _HuggingFacePlace(AttentionPlace):
     projections: tuple[str, ...] = ()
     parent: Any = None
 

@@ -47,7 +47,7 @@ class HostAttention(Attention):
 
 
 @dataclass
-class Place(ABC):
+class AttentionPlace(ABC):
     """One attention layer of a model: what it computes, and how another takes its place."""
 
     name: str
@@ -87,7 +87,7 @@ class Place(ABC):
                 ratio = 1.0 if carried is None else self.heads.shape.qk_rank / shape.qk_rank
                 norm.eps = None if self.norm_eps is None else self.norm_eps * ratio
         if carried is not None:
-            fill(layer, carried.heads)
+            fill_layer(layer, carried.heads)
         elif not self.heads.output.any():  # some models begin with outputs of 0
             nn.init.zeros_(layer.output.weight)
         return layer
@@ -102,7 +102,7 @@ class Place(ABC):
 
 
 @torch.no_grad()
-def fill(layer: Attention, heads: AttentionHeads) -> None:
+def fill_layer(layer: Attention, heads: AttentionHeads) -> None:
     """Give the layer these heads."""
     layer.input.weight.copy_(torch.cat([rows.flatten(0, 1) for rows in (heads.query, heads.key, heads.value)]))
     layer.output.weight.copy_(heads.output.movedim(0, 1).flatten(1))

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from headwise.checkpoints.readers.nanochat import NanoChatReader
 from headwise.checkpoints.swap.carry import Carried, carry
-from headwise.checkpoints.swap.layer import HostAttention, InMemory, Place, by_name, factory_of
+from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMemory, by_name, factory_of
 from headwise.layers.cache import KVCache
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
-KNOWN = "nanochat's GPT"
+SERVED = "nanochat's GPT"
 PROJECTIONS = ("c_q", "c_k", "c_v", "c_proj")
 TEMPERATURES = (1.0, 1.44)  # later versions multiply queries and keys by 1.2 each
 PROBE = 8  # tokens that show which version it is
 
 
-def places(model: nn.Module) -> list[Place]:
+def places(model: nn.Module) -> list[AttentionPlace]:
     modules = {name: module for name, module in model.named_modules() if all(hasattr(module, p) for p in PROJECTIONS)}
     if not modules or not hasattr(model, "_precompute_rotary_embeddings"):
         return []
@@ -34,7 +34,7 @@ def places(model: nn.Module) -> list[Place]:
     made_by: Any = model._precompute_rotary_embeddings
     base = inspect.signature(made_by).parameters["base"].default
     reader = NanoChatReader(InMemory(model, {"n_head": host.n_head, "rope_theta": base}))
-    found: list[Place] = []
+    attentions: list[AttentionPlace] = []
     for number, (name, module) in enumerate(modules.items()):
         made = _NanochatPlace(
             name,
@@ -47,12 +47,12 @@ def places(model: nn.Module) -> list[Place]:
             key=str(number),
         )
         made.temperature = _temperature(made)
-        found.append(made)
-    return found
+        attentions.append(made)
+    return attentions
 
 
 @dataclass
-class _NanochatPlace(Place):
+class _NanochatPlace(AttentionPlace):
     model: Any = None
     key: str = ""  # of its table of value embeddings
 
@@ -159,8 +159,8 @@ def _temperature(place: _NanochatPlace) -> float:
         place.temperature = temperature
         layer = place.build(shape, carry(place.heads, shape))
         table = torch.stack([part.squeeze(2) for part in given["cos_sin"]]).float()
-        found = _before_output(layer.output, lambda layer=layer, table=table: layer(x, positions=table))
-        if (found - expected).norm() < 0.02 * expected.norm():
+        measured = _before_output(layer.output, lambda layer=layer, table=table: layer(x, positions=table))
+        if (measured - expected).norm() < 0.02 * expected.norm():
             return temperature
     raise SpecError(f"'{place.name}' computes attention in a way that no known version of nanochat does")
 

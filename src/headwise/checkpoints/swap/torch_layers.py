@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from headwise.checkpoints.readers.torch_layers import TorchReader
 from headwise.checkpoints.swap.carry import Carried
-from headwise.checkpoints.swap.layer import HostAttention, InMemory, Place
+from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMemory
 from headwise.layers.multihead import MultiheadAttention
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
-KNOWN = "nn.TransformerEncoderLayer (any nn.MultiheadAttention)"
+SERVED = "nn.TransformerEncoderLayer (any nn.MultiheadAttention)"
 
 
-def places(model: nn.Module) -> list[Place]:
+def places(model: nn.Module) -> list[AttentionPlace]:
     return [
         _place(model, name, module)
         for name, module in model.named_modules()
@@ -38,7 +38,7 @@ def _place(model: nn.Module, name: str, module: nn.MultiheadAttention) -> "_Torc
 
 
 @dataclass
-class _TorchPlace(Place):
+class _TorchPlace(AttentionPlace):
     model: Any = None
 
     def build(self, shape: AttentionShape, carried: Carried | None) -> HostAttention:
