@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
-TERMINAL = {"COLUMNS": "80", "PATH": ""}
+TERMINAL = {"COLUMNS": "80", "HOME": str(Path.home())}
 
 
 def headwise(*words, check=True, cwd=None, **environment):
@@ -17,7 +17,7 @@ def headwise(*words, check=True, cwd=None, **environment):
     from headwise.cli.app import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
-    settings = {"HOME": str(Path.home()), **TERMINAL, **environment}
+    settings = {**TERMINAL, "PATH": os.environ["PATH"], **environment}  # compilers: this process may know them
     with (
         mock.patch.object(sys, "argv", ["headwise", *words]),
         mock.patch.dict(os.environ, settings, clear=True),
@@ -35,7 +35,7 @@ def headwise(*words, check=True, cwd=None, **environment):
 def headwise_process(*words, check=True, cwd=None, **environment):
     """The same in a process of its own: for what only the start or the end of one shows."""
     command = [sys.executable, "-m", "headwise", *words]
-    settings = {"HOME": str(Path.home()), **TERMINAL, **environment}
+    settings = {**TERMINAL, "PATH": "", **environment}
     return _checked(subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=settings), check)
 
 

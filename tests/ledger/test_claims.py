@@ -210,9 +210,16 @@ def test_an_unfinished_study_decides_nothing_it_lacks_seeds_for(study):
             assert count > 1 or all(judgement.verdict == "open" for judgement in judged)
 
 
-def test_an_empty_store_says_what_would_settle_it():
+def test_an_empty_store_says_what_would_resolve_it():
     study = studies.load("rank-cliff")
     with Store(":memory:") as store:
         for judgement in judge_all(study, store):
             assert judgement.verdict == "open"
-            assert "--preset laptop (36 runs to do, 12.9 TFLOP)" in to_resolve(judgement.remedy)
+            remedy = judgement.remedy
+            assert (remedy.study, remedy.preset, remedy.runs, remedy.flops) == (
+                "rank-cliff",
+                "laptop",
+                36,
+                12_947_816_448_000,
+            )
+            assert remedy.command in to_resolve(remedy)
