@@ -35,9 +35,9 @@ class ModelOptions(Spec):
     logit_scale: bool = Field(default=False, description="a learned factor on each head's logits")
     output_scale: float = Field(default=1.0, description="fixed factor on attention's output")
     dropout: float = Field(default=0.0, description="on attention weights and on each block's outputs")
-    init: Literal["unit", "torch", "orthogonal"] = Field(
+    init: Literal["unit", "torch", "orthogonal", "gpt2", "nanochat", "llama", "qwen3", "bert", "vit"] = Field(
         default="unit",
-        description="unit variance; torch's own defaults; unit variance with orthogonal attention",
+        description="unit variance; torch's own defaults; unit with orthogonal attention; or a family's original",
     )
     vocab: int = Field(default=0, description="number of tokens")
     context: int = Field(default=0, description="longest sequence; 0 where the model has no limit of its own")
@@ -118,6 +118,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "head": "lm",
     },
     "llama": {**_LLAMA, "norm_eps": 1e-5},
+    "qwen3": {**_LLAMA, "qk_norm": "rms", "rope_base": 1_000_000.0},
     "bert": {
         **_CLASSIC,
         "family": "bert",

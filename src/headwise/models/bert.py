@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.models.blocks import ACTIVATIONS, init_linear, make_embedding, make_norm
 from headwise.models.encoder import Encoder
+from headwise.models.init import INITS, begin_edges
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -33,6 +34,8 @@ class Bert(nn.Module):
         for linear in (self.pooler, self.head):
             if linear is not None:
                 init_linear(linear)
+        if options.init in INITS:
+            begin_edges(self, options.init)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         """(batch, tokens) of token numbers; `padding` (batch, tokens) is true for real tokens."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from headwise.layers.cache import KVCache
 from headwise.models.blocks import init_linear, make_embedding, make_norm
 from headwise.models.encoder import Encoder
+from headwise.models.init import INITS, begin_edges
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -35,6 +36,8 @@ class Decoder(nn.Module):
         if not options.tied:
             self.head = nn.Linear(width, options.vocab, bias=False, **factory)
             init_linear(self.head)
+        if options.init in INITS:
+            begin_edges(self, options.init)
 
     def forward(self, tokens: Tensor, caches: list[KVCache] | None = None) -> Tensor:
         """(batch, tokens) of token numbers to (batch, tokens, vocab) of logits."""

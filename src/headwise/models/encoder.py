@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
 from headwise.models.blocks import Block, init_linear, make_norm
+from headwise.models.init import INITS, begin_body
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 
@@ -22,7 +23,9 @@ class Encoder(nn.Module):
             Block(attention, mlp, options, **factory) for attention, mlp in zip(shape.layers, shape.mlps, strict=True)
         )
         self.final_norm = make_norm(options, shape.width, **factory) if options.final_norm else None
-        if options.init == "torch":
+        if options.init in INITS:
+            begin_body(cast(list[Block], self.blocks), options.init)
+        elif options.init == "torch":
             self._begin_as_torch()
         elif options.norm_place == "pre" and options.residual:
             self._tame_residuals()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.models.blocks import init_linear
 from headwise.models.encoder import Encoder
+from headwise.models.init import INITS, begin_edges
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 
@@ -30,6 +31,8 @@ class ViT(nn.Module):
         if self.head is not None:
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
+        if options.init in INITS:
+            begin_edges(self, options.init)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, side, side) to (batch, classes)."""
