@@ -11,49 +11,10 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
-from helpers.copying import EXACT, Tensors, each_layer, hold_equal, joined, scrambled, take, under, within
+from helpers.copying import EXACT, hold_equal, scrambled, take
+from helpers.translations import bert_classes, bert_masked, bert_model
 
 BATCH, TOKENS, VOCAB, CONTEXT, CLASSES = 3, 10, 61, 16, 5
-
-
-def bert(tensors: Tensors) -> Tensors:
-    embeddings = within(tensors, "embeddings.")
-    ours = {
-        "embedding.weight": embeddings["word_embeddings.weight"],
-        "places.weight": embeddings["position_embeddings.weight"],
-        "segments.weight": embeddings["token_type_embeddings.weight"],
-        **joined(embeddings, ("LayerNorm",), "embedding_norm"),
-    }
-    if "pooler.dense.weight" in tensors:
-        ours |= joined(tensors, ("pooler.dense",), "pooler")
-    for block, layer in each_layer(tensors, "encoder.layer."):
-        names = [f"attention.self.{name}" for name in ("query", "key", "value")]
-        ours |= under(
-            block,
-            {
-                **joined(layer, names, "attention.input"),
-                **joined(layer, ("attention.output.dense",), "attention.output"),
-                **joined(layer, ("attention.output.LayerNorm",), "norms.0"),
-                **joined(layer, ("intermediate.dense",), "mlp.input"),
-                **joined(layer, ("output.dense",), "mlp.output"),
-                **joined(layer, ("output.LayerNorm",), "norms.1"),
-            },
-        )
-    return ours
-
-
-def bert_masked(tensors: Tensors) -> Tensors:
-    head = within(tensors, "cls.predictions.")
-    return {
-        **bert(within(tensors, "bert.")),
-        **joined(head, ("transform.dense",), "masked_head.dense"),
-        **joined(head, ("transform.LayerNorm",), "masked_head.norm"),
-        "masked_head.bias": head["bias"],
-    }
-
-
-def bert_classes(tensors: Tensors) -> Tensors:
-    return bert(within(tensors, "bert.")) | joined(tensors, ("classifier",), "head")
 
 
 def hold_bert(
@@ -95,7 +56,7 @@ def test_hidden_states_and_pooled_token(path):
     def run_peer(output) -> Tensor:
         return torch.cat([output.last_hidden_state, output.pooler_output[:, None]], dim=1)
 
-    hold_bert(path, BertModel, bert, run_peer, run)
+    hold_bert(path, BertModel, bert_model, run_peer, run)
 
 
 def test_masked_tokens(path):

@@ -9,31 +9,10 @@ from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 from headwise.models import build
 from headwise.options import preset
 from headwise.shape import ModelShape
-from helpers.copying import EXACT, Tensors, cache_bytes, each_layer, hold_equal, load, same, scrambled, take
+from helpers.copying import EXACT, cache_bytes, hold_equal, load, same, scrambled, take
+from helpers.translations import gpt2_model
 
 BATCH, TOKENS, VOCAB, CONTEXT = 2, 10, 61, 24
-NAMES = {
-    "ln_1": "norms.0",
-    "attn.c_attn": "attention.input",
-    "attn.c_proj": "attention.output",
-    "ln_2": "norms.1",
-    "mlp.c_fc": "mlp.input",
-    "mlp.c_proj": "mlp.output",
-}
-
-
-def translate(tensors: Tensors) -> Tensors:
-    ours = {
-        "embedding.weight": tensors["transformer.wte.weight"],
-        "places.weight": tensors["transformer.wpe.weight"],
-        "body.final_norm.weight": tensors["transformer.ln_f.weight"],
-        "body.final_norm.bias": tensors["transformer.ln_f.bias"],
-    }
-    for block, layer in each_layer(tensors, "transformer.h."):
-        for name, tensor in layer.items():
-            module, kind = name.rsplit(".", 1)
-            ours[f"{block}{NAMES[module]}.{kind}"] = tensor.mT if tensor.dim() == 2 else tensor
-    return ours
 
 
 def models(path: str):
@@ -49,13 +28,13 @@ def models(path: str):
 def test_model(path):
     model, peer = models(path)
     tokens = torch.randint(VOCAB, (BATCH, TOKENS))
-    hold_equal(model, peer, translate, [tokens], EXACT, run_peer=lambda tokens: peer(tokens).logits)
+    hold_equal(model, peer, gpt2_model, [tokens], EXACT, run_peer=lambda tokens: peer(tokens).logits)
 
 
 @torch.no_grad()
 def test_decoding_and_its_cache(path):
     model, peer = models(path)
-    load(model, peer, translate)
+    load(model, peer, gpt2_model)
     caches, cache = model.new_caches(), DynamicCache(config=peer.config)
     for step in torch.randint(VOCAB, (BATCH, TOKENS)).split(1, dim=1):
         same(model(step, caches), peer(step, past_key_values=cache).logits, EXACT)
@@ -65,7 +44,7 @@ def test_decoding_and_its_cache(path):
 def test_greedy_generation(path):
     model, peer = models(path)
     peer.transformer.wpe.weight.data *= 8  # else one token follows itself for ever
-    load(model, peer, translate)
+    load(model, peer, gpt2_model)
     prompt = torch.randint(VOCAB, (4, 5))
     expected = peer.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=CONTEXT - 5, do_sample=False

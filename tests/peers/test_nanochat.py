@@ -5,7 +5,6 @@ two halves of each head exchanged, which copying does; the second changes nothin
 """
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache, NanoChatConfig, NanoChatForCausalLM
 
 from headwise.models import build
@@ -15,34 +14,20 @@ from helpers.copying import (
     SINGLE,
     Tensors,
     cache_bytes,
-    each_layer,
     hold_equal,
-    joined,
-    llama_attention,
     load,
     same,
     scrambled,
     take,
-    under,
-    within,
 )
+from helpers.translations import nanochat_model
 
 BATCH, TOKENS, VOCAB, RANK, BASE = 2, 10, 61, 8, 500.0
 EPS = 0.01  # far larger than usual, so that float32 shows where it goes
 
 
-def exchanged(rows: Tensor) -> Tensor:
-    return rows.unflatten(0, (-1, RANK)).roll(RANK // 2, dims=1).flatten(0, 1)
-
-
 def translate(tensors: Tensors) -> Tensors:
-    ours = {"embedding.weight": tensors["model.embed_tokens.weight"], "head.weight": tensors["lm_head.weight"]}
-    for block, layer in each_layer(tensors, "model.layers."):
-        attention = within(layer, "self_attn.")
-        attention |= {name: exchanged(attention[name]) for name in ("q_proj.weight", "k_proj.weight")}
-        ours |= under(block + "attention.", llama_attention(attention))
-        ours |= under(block, joined(layer, ("mlp.fc1",), "mlp.input") | joined(layer, ("mlp.fc2",), "mlp.output"))
-    return ours
+    return nanochat_model(tensors, RANK)
 
 
 def models(path: str):
