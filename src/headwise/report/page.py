@@ -90,11 +90,11 @@ def write_report(
     show how far the work has come.
     """
     from headwise.ledger.certify import check
-    from headwise.store.store import Store
+    from headwise.store.opening import opened
     from headwise.studies import load_all
 
     folder = Path(out).expanduser() if out else folder_beside(store)
-    with Store.from_parquet(Path(results)) if results else Store(store) as runs:
+    with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", task="nearest-neighbor"))
         origin = str(results or runs.path.name)

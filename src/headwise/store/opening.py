@@ -12,8 +12,11 @@ StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in 
 @contextmanager
 def opened(store: StoreLike = None, results: str | Path | None = None) -> Iterator[Store]:
     """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead."""
-    if isinstance(store, Store) and results is None:
+    if results is not None:
+        with Store.from_parquet(results) as runs:
+            yield runs
+    elif isinstance(store, Store):
         yield store
-        return
-    with Store.from_parquet(results) if results is not None else Store(store) as own:  # type: ignore[arg-type]
-        yield own
+    else:
+        with Store(store) as own:
+            yield own
