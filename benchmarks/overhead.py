@@ -46,7 +46,7 @@ def parts():
     from headwise.training.machine import use_one_core
 
     use_one_core()
-    clocks = {"evaluation and probes": Clock(loop, "add_point"), "test": Clock(loop, "_result")}
+    clocks = {"evaluation and probes": Clock(loop, "add_points"), "test": Clock(loop, "_result")}
     clocks["checkpoints"] = Clock(checkpoint, "write")
     rows = []
     for rank in RANKS:

@@ -113,7 +113,7 @@ def check_cache_and_decoding(model):
     caches = built.new_caches()
     with torch.no_grad():
         built(inputs(shape, options), caches)
-        assert sum(cache.nbytes for cache in caches) == 2 * TOKENS * 4 * cached_per_token(shape)
+        assert sum(cache.nbytes for cache in caches) == 2 * TOKENS * kv_bytes_per_token(shape, options, "float32")
         with FlopCounterMode(display=False) as counter:
             built(inputs(shape, options, tokens=1), caches)
     assert counter.get_total_flops() == 2 * decode_flops(shape, options, TOKENS)
@@ -246,5 +246,6 @@ def test_training_is_three_forward_passes_and_the_cache_has_16_bits():
     known = find("gpt2")
     cost = cost_of(known.shape, known.options)
     assert training_flops(known.shape, known.options, 1024) == 3 * cost.flops["prefill"] == cost.flops["train"]
-    assert kv_bytes_per_token(known.shape) == 2 * cached_per_token(known.shape) == cost.kv_bytes_per_token
-    assert kv_bytes_per_token(known.shape, "float32") == 4 * cached_per_token(known.shape)
+    cached = cached_per_token(known.shape)
+    assert kv_bytes_per_token(known.shape, known.options) == 2 * cached == cost.kv_bytes_per_token
+    assert kv_bytes_per_token(known.shape, known.options, "float32") == 4 * cached

@@ -24,8 +24,8 @@ LIGHT = """
 spec shape options known cost search cli.app training.run store.store store.rows sweep.plan sweep.drive ledger.judge
 ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text studies._recipes.statistics
 theory.bounds theory.needs charts.grammar charts.curves charts.ranks comparison.answer comparison.suggest
-comparison.external comparison.verdict comparison.prediction studies._running studies._demo studies._catalogue
-store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
+comparison.command comparison.tables comparison.verdict comparison.prediction studies._running studies._demo
+studies._catalogue store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest
 """
 SIX = 6

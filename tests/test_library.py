@@ -1,6 +1,7 @@
 """The library as people use it: one call for what a command does, results to look at, and types that hold."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -116,9 +117,10 @@ def test_tasks():
 def test_a_table_of_finished_runs(tmp_path):
     lines = [f"{name},{seed},{loss + seed}" for name, loss in (("wide", 1.0), ("deep", 0.8)) for seed in range(4)]
     (tmp_path / "rows.csv").write_text("\n".join(["arm,seed,metric", *lines]) + "\n")
-    answer = hw.compare_table(tmp_path / "rows.csv")
-    looks_right(answer, as_json("compare", "--from", str(tmp_path / "rows.csv"), cwd=tmp_path))
-    assert (answer.winner, answer.decided, answer.chart()) == ("deep", True, None)
+    answer = hw.compare_table(tmp_path / "rows.csv", out=tmp_path)
+    looks_right(answer, as_json("compare", "--from", str(tmp_path / "rows.csv"), "--out", str(tmp_path)))
+    assert (answer.winner, answer.decided) == ("deep", True)
+    assert answer.chart().to_dict()["title"]["text"] == "metric by arm, base wide"
 
 
 def test_suggestions_and_predictions(tmp_path):
@@ -131,20 +133,18 @@ def test_suggestions_and_predictions(tmp_path):
 
 def test_an_interrupt_raises_and_answers_nothing(tmp_path, monkeypatch):
     """Ctrl-C in one's own trainer: what ended is stored, and the same call goes on."""
-    script = "import json, sys; json.dump({'metric': float(sys.argv[2])}, open('out.json', 'w'))"
+    script = """
+import json, os, pathlib, signal, sys, time
+with open("log.txt", "a") as log:
+    print(*sys.argv, file=log)
+if len(pathlib.Path("log.txt").read_text().splitlines()) == 3:
+    os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
+    time.sleep(600)
+json.dump({"metric": float(sys.argv[2])}, open("out.json", "w"))
+"""
     (tmp_path / "train.py").write_text(script)
-    from headwise.comparison import external
-
     monkeypatch.chdir(tmp_path)
-    real, done = external.execute, []
-
-    def interrupted(run):
-        done.append(run)
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        return real(run)
-
-    monkeypatch.setattr(external, "execute", interrupted)
+    monkeypatch.setenv("DRIVER", str(os.getpid()))
     command = f'"{sys.executable}" train.py {{heads}} {{seed}}'
     settings = {"command": command, "metric_json": "out.json", "seeds": 3, "steps": 1, "store": tmp_path / "runs.db"}
     with pytest.raises(KeyboardInterrupt) as stopped:

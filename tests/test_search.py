@@ -19,12 +19,14 @@ def test_nanochats_alternatives():
     for heads, rank in ((14, 128), (7, 256), (4, 448), (1, 1792)):
         assert rows[heads].shape.qk_rank == rank
         assert rows[heads].difference == 0
-        assert rows[heads].parameters == parameters(known.shape, known.options)["body"]
+        assert rows[heads].parameters_body == parameters(known.shape, known.options)["body"]
     assert len(rows) == 18  # the divisors of 1792
 
 
 @given(
-    st.sampled_from(["w64-h4-L3", "w48-h6-g2-L2", "w64-h4-r24-v16-c32-p8-L2", "w32-h2-r40-L4-m100"]),
+    st.sampled_from(
+        ["w64-h4-L3", "w48-h6-g2-L2", "w64-h4-r24-v16-c32-p8-L2", "w32-h2-r40-L4-m100", "w32-h4-c16-p4-L2"]
+    ),
     st.sampled_from(["params", "flops", "kv"]),
     st.sets(st.sampled_from(AXES), min_size=1, max_size=3),
     st.sampled_from([0.0, 0.01, 0.1]),
@@ -43,7 +45,8 @@ def test_every_row_meets_the_budget(text, hold, vary, tolerance):
     for row in rows:
         assert abs(cost(row.shape) - cost(base)) <= tolerance * cost(base) + 1e-9
         assert row.cost_difference == pytest.approx(cost(row.shape) / cost(base) - 1)
-        assert row.parameters == parameters(row.shape, options)["body"]
+        counts = parameters(row.shape, options)
+        assert (row.parameters, row.parameters_body) == (counts["total"], counts["body"])
         assert ModelShape.parse(str(row.shape)) == row.shape
     assert len({row.shape for row in rows}) == len(rows)
 
@@ -66,6 +69,36 @@ def test_sharing_is_kept_where_it_divides():
     rows = {row.shape.heads: row.shape for row in equal_cost(find("llama-3.2-1b").shape)}
     assert rows[16].kv_heads == 4
     assert rows[64].kv_heads == 16
+
+
+def test_latents_come_with_the_rotated_part_that_is_built():
+    rows = equal_cost("w64-h4-L2", preset("llama", vocab=10), vary=("kv_latent",), tolerance=0.02)
+    sizes = {(row.shape.kv_latent, row.shape.rope_rank) for row in rows}
+    assert (0, 16) in sizes  # the base, whose whole heads turn
+    assert {(c, p) for c, p in sizes if c} == {(c, 8) for c in range(8, 65, 8)}
+    bare = equal_cost("w64-h4-L2", vary=("kv_latent",), tolerance=0.02)
+    assert {row.shape.rope_rank for row in bare if row.shape.kv_latent} == {0}
+
+
+def test_a_latent_may_go_and_its_heads_turn_whole_again():
+    rows = equal_cost("w64-h4-c32-L2", preset("llama", vocab=10), vary=("kv_latent", "heads"))
+    assert rows.base == "w64-h4-c32-p8-L2"
+    for row in rows:
+        rank = row.shape.qk_rank
+        assert row.shape.rope_rank == (rank // 4 * 2 if row.shape.kv_latent else rank)
+    assert {bool(row.shape.kv_latent) for row in rows} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("axis", "sizes"),
+    [
+        ("q_latent", {0, *range(8, 65, 8)}),
+        ("rope_rank", {8, 16, 24}),
+    ],
+)
+def test_query_latents_and_rotated_parts_vary(axis, sizes):
+    rows = equal_cost("w64-h2-c32-L2", preset("llama", vocab=10), vary=(axis,), tolerance=0.02)
+    assert {getattr(row.shape, axis) for row in rows} == sizes
 
 
 def test_rows_are_sorted():

@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.known import KNOWN, find
+from headwise.options import preset
 from headwise.shape import LETTERS, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
 from headwise.spec import SpecError
+from headwise.training.run import Run
 from helpers.strategies import attention_shapes, model_shapes
 
 
@@ -106,6 +108,31 @@ def test_layers_may_differ():
 def test_ranks_are_free_of_the_width():
     layer = AttentionShape(width=16, heads=3, qk_rank=100, v_rank=7)
     assert (layer.heads * layer.qk_rank, layer.group) == (300, 1)
+
+
+@given(attention_shapes())
+def test_with_rotary_positions_a_latent_leaves_half_of_a_head_to_turn(shape):
+    rotary = shape.rotary
+    assert rotary.rotary == rotary == AttentionShape.parse(str(rotary))
+    assert rotary.replace(rope_rank=shape.rope_rank) == shape
+    bare = shape.kv_latent and not shape.rope_rank
+    assert rotary.rope_rank == (shape.qk_rank // 4 * 2 if bare else shape.rope_rank)
+
+
+def test_options_complete_a_shape_only_where_they_must():
+    llama, gpt2 = preset("llama", vocab=10), preset("gpt2", vocab=10, context=8)
+    for text, built in (
+        ("w128-h4-c64-L2", "w128-h4-c64-p16-L2"),
+        ("w128-h4-c64-p8-L2", "w128-h4-c64-p8-L2"),
+        ("w128-h4-L2", "w128-h4-L2"),
+        ("w16-h8-c8", "w16-h8-c8"),  # a head of 2 has no room for a pair that turns
+        ("w64-h4-c32,0", "w64-h4-c32,0-p8,16"),
+        ("w64-h4-c32-p0,8", "w64-h4-c32-p0,8"),  # one layer says that it does not turn
+    ):
+        shape = ModelShape.parse(text)
+        assert llama.complete(shape) == llama.complete(llama.complete(shape)) == ModelShape.parse(built)
+        assert gpt2.complete(shape) == shape
+        assert Run(task={"name": "recall"}, shape=text, options=llama, steps=1).model_shape == ModelShape.parse(built)
 
 
 def test_a_latent_has_no_rotation_unless_asked():

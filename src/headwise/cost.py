@@ -13,6 +13,7 @@ Tests hold parameters and cache bytes equal to built models, and FLOPs equal to 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,13 +82,14 @@ def cost_of(
     if isinstance(model, ModelShape):
         model = str(model) if family else Known("", model)
     known = find(model, family, context=context, **details) if isinstance(model, str) else model
-    shape, options = known.shape, options or known.options
+    options = options or known.options
+    shape = options.complete(known.shape)
     if dtype not in DTYPE_BYTES:
         raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
     length = sequence_length(options, context)
     counts = parameters(shape, options)
     forward, training = forward_flops(shape, options, length), training_flops(shape, options, length)
-    cached = kv_bytes_per_token(shape, dtype)
+    cached = kv_bytes_per_token(shape, options, dtype)
     return Cost(
         shape=str(shape),
         context=length,
@@ -152,13 +154,25 @@ def sequence_length(options: ModelOptions, context: int = 0) -> int:
 def parameters(shape: ModelShape, options: ModelOptions) -> dict[str, int]:
     """Parameters by part, `body` (what shapes are compared on) and `total`. A bias counts with its matrix."""
     parts: Counter[str] = Counter(dict.fromkeys((*BODY_PARTS, "embeddings", "head"), 0))
-    for (attention, mlp), times in Counter(zip(shape.layers, shape.mlps, strict=True)).items():
+    for (attention, mlp), times in counted_layers(shape, options):
         for name, count in layer_parameters(attention, mlp, options).items():
             parts[name] += times * count
     parts["norms"] += _norm(options, shape.width) * options.final_norm
     body = sum(parts.values())
     parts["embeddings"], parts["head"] = _embeddings(shape.width, options), _head(shape.width, options)
     return {**parts, "body": body, "total": sum(parts.values())}
+
+
+def parameter_counts(shape: ModelShape, options: ModelOptions) -> dict[str, int]:
+    """The two counts that tables, charts and JSON show: all of the model, and its body, which `hold="params"` holds."""
+    counts = parameters(shape, options)
+    return {"parameters": counts["total"], "parameters_body": counts["body"]}
+
+
+def counted_layers(shape: ModelShape, options: ModelOptions) -> Iterable[tuple[tuple[AttentionShape, int], int]]:
+    """The different layers, each with its MLP, as these options build them, and how many there are of each."""
+    shape = options.complete(shape)
+    return Counter(zip(shape.layers, shape.mlps, strict=True)).items()
 
 
 def layer_parameters(shape: AttentionShape, mlp: int, options: ModelOptions) -> dict[str, int]:
@@ -177,7 +191,7 @@ def layer_parameters(shape: AttentionShape, mlp: int, options: ModelOptions) -> 
         parts["mlp"] = first * (w + every) + w * (mlp + every)
     norms = (2 if mlp else 1) * (2 if options.norm_place == "sandwich" else 1)
     parts["norms"] = norms * _norm(options, w)
-    parts["norms"] += 2 * r * (options.qk_norm == "rms") + h * options.logit_scale
+    parts["norms"] += (r + (p if c else r)) * (options.qk_norm == "rms") + h * options.logit_scale
     return parts
 
 
@@ -217,7 +231,7 @@ def _head(w: int, options: ModelOptions) -> int:
 
 def forward_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
     """One forward pass over one sequence."""
-    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    layers = counted_layers(shape, options)
     body = sum(times * layer_flops(a, mlp, options, tokens, tokens) for (a, mlp), times in layers)
     return body + _edge_flops(shape.width, options, tokens)
 
@@ -229,7 +243,7 @@ def training_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int
 
 def decode_flops(shape: ModelShape, options: ModelOptions, context: int) -> int:
     """One token more, after `context` cached ones. A latent is attended to as it is where that is cheaper."""
-    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    layers = counted_layers(shape, options)
     body = sum(times * layer_flops(a, mlp, options, 1, context + 1, cached=True) for (a, mlp), times in layers)
     return body + (2 * shape.width * options.vocab if options.family == "decoder" else 0)
 
@@ -265,13 +279,13 @@ def _edge_flops(w: int, options: ModelOptions, tokens: int) -> int:
 
 
 def cached_per_token(shape: ModelShape) -> int:
-    """Numbers that all layers together cache per token."""
+    """Numbers that all layers together cache per token, of a shape that leaves nothing to options."""
     return sum(layer.cached_per_token for layer in shape.layers)
 
 
-def kv_bytes_per_token(shape: ModelShape, dtype: str = "bfloat16") -> int:
+def kv_bytes_per_token(shape: ModelShape, options: ModelOptions, dtype: str = "bfloat16") -> int:
     """Bytes of the KV cache per token, in 16 bits unless another type is asked for."""
-    return cached_per_token(shape) * DTYPE_BYTES[dtype]
+    return cached_per_token(options.complete(shape)) * DTYPE_BYTES[dtype]
 
 
 def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1) -> int:
@@ -279,7 +293,7 @@ def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batc
 
     Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once.
     """
-    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    layers = counted_layers(shape, options)
     numbers = sum(times * _layer_saved(a, mlp, options, tokens, batch) for (a, mlp), times in layers)
     return 4 * (numbers + batch * tokens * _edge_saved(shape.width, options))
 
@@ -316,7 +330,8 @@ def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int) 
     if normed or c or q or options.logit_scale:  # these keep their input, a part of the whole input projection
         saved += (q or h * r) + (c + shape.rope_rank if c else g * (r + v))
     if normed:
-        saved += (h + g) * (1 + r * (options.qk_norm == "rms"))
+        weighted = options.qk_norm == "rms"
+        saved += h * (1 + r * weighted) + (1 + shape.rope_rank * weighted if c else g * (1 + r * weighted))
         saved += h * r if q else 0  # the norm's own input, which the latent's projection gives
     saved += 2 * (q + c)  # latents: normalised, and weighted
     saved += h * r if options.logit_scale and (normed or q) else 0

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from headwise.shape import ModelShape
 from headwise.spec import Spec, SpecError
 
 Family = Literal["encoder", "decoder", "vit", "bert"]
@@ -75,6 +76,18 @@ class ModelOptions(Spec):
             raise SpecError(f"head '{self.head}' predicts tokens, so it needs vocab")
         return self
 
+    def complete(self, shape: ModelShape) -> ModelShape:
+        """The shape as these options build and price it.
+
+        A latent cannot be rotated, so with rotary positions half of each head is kept out of it and turns
+        (`AttentionShape.rotary`), unless the shape says itself which part does.
+        """
+        stated = any(layer.kv_latent and layer.rope_rank for layer in shape.layers)
+        layers = tuple(layer.rotary for layer in shape.layers)
+        if self.positions != "rotary" or stated or layers == shape.layers:
+            return shape
+        return ModelShape.of(layers, shape.mlps)
+
     @property
     def causal(self) -> bool:
         return self.family == "decoder"
@@ -100,6 +113,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "encoder": {"norm": "unit", "norm_place": "post", "activation": "relu", "bias": "all"},
     "nanochat": {
         "family": "decoder",
+        "init": "nanochat",
         "positions": "rotary",
         "qk_norm": "rms-plain",
         "embedding_norm": True,
@@ -110,6 +124,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt2": {
         **_CLASSIC,
         "family": "decoder",
+        "init": "gpt2",
         "norm_eps": 1e-5,
         "activation": "gelu-tanh",
         "positions": "learned",
@@ -117,11 +132,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "tied": True,
         "head": "lm",
     },
-    "llama": {**_LLAMA, "norm_eps": 1e-5},
-    "qwen3": {**_LLAMA, "qk_norm": "rms", "rope_base": 1_000_000.0},
+    "llama": {**_LLAMA, "init": "llama", "norm_eps": 1e-5},
+    "qwen3": {**_LLAMA, "init": "qwen3", "qk_norm": "rms", "rope_base": 1_000_000.0},
     "bert": {
         **_CLASSIC,
         "family": "bert",
+        "init": "bert",
         "norm_eps": 1e-12,
         "norm_place": "post",
         "positions": "learned",
@@ -133,6 +149,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vit": {
         **_CLASSIC,
         "family": "vit",
+        "init": "vit",
         "norm_eps": 1e-6,
         "positions": "learned",
         "final_norm": True,

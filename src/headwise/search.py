@@ -4,8 +4,9 @@
         print(row.shape, row.difference)
 
 Heads run over the divisors of H·r, so that H·r and H·v stay what they were (for most models, the width). Further axes
-are free: ranks in multiples of 8, kv_heads among the divisors of H, depth, MLP. A candidate that misses the budget gets
-the MLP that meets it, else the depth. Budgets: `params` (of the body), `flops` (training, per token), `kv` (cached
+are free: ranks in multiples of 8, kv_heads among the divisors of H, latents in multiples of 8 up to what they stand for
+(and none), the rotated part of a head, depth, MLP. A candidate that misses the budget gets the MLP that meets it, else
+the depth. Budgets: `params` (of the body), `flops` (training, per token), `kv` (cached
 numbers per token). No torch here; equal time needs measurements: `measure.step_time`.
 """
 
@@ -21,8 +22,8 @@ from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeEr
 from headwise.shown import Shown
 from headwise.spec import SpecError
 
-AXES = ("heads", "qk_rank", "v_rank", "kv_heads", "depth", "mlp")
-STEP = 8  # ranks and MLPs move in multiples of this: what hardware likes, and few enough to read
+AXES = ("heads", "qk_rank", "v_rank", "kv_heads", "kv_latent", "q_latent", "rope_rank", "depth", "mlp")
+STEP = 8  # ranks, latents and MLPs move in multiples of this: what hardware likes, and few enough to read
 MOST_CANDIDATES = 100_000
 
 
@@ -41,10 +42,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class EqualCostShape:
-    """A shape that meets the budget, its body's parameters, and how far the fixed cost is from the base's."""
+    """A shape that meets the budget, with its parameters; `difference` is how far its body's are from the base's,
+    `cost_difference` how far the fixed cost is."""
 
     shape: ModelShape
     parameters: int
+    parameters_body: int
     difference: float
     cost_difference: float
 
@@ -52,6 +55,7 @@ class EqualCostShape:
         fields = self.shape.model_dump()
         costs = {
             "parameters": self.parameters,
+            "parameters_body": self.parameters_body,
             "difference": self.difference,
             "cost_difference": self.cost_difference,
         }
@@ -67,7 +71,7 @@ class EqualShapes(list[EqualCostShape], Shown):
 
     @property
     def headline(self) -> str:
-        unit = "" if self.hold == "params" else " (difference: in parameters)"
+        unit = " (of the body)" if self.hold == "params" else " (difference: in parameters of the body)"
         return f"{len(self)} shapes hold {self.hold}{unit}; base {self.base}"
 
     def as_dict(self) -> list[Any]:
@@ -87,13 +91,14 @@ def equal_cost(
     vary: Sequence[str] = ("heads",),
     context: int = 0,
 ) -> EqualShapes:
-    """Every shape that costs what the base costs, ordered by heads, ranks, sharing, depth, MLP.
+    """Every shape that costs what the base costs, ordered by heads, ranks, sharing, latents, depth, MLP.
 
     `base` is a shape or the name of a known model, whose options count where none are given. `hold` is params, flops or
     kv (for equal time see `equal_time`), `tolerance` how far that cost may be off (0.01 or "1%"), `vary` any of AXES.
     """
     known = find(base) if isinstance(base, str) else Known("", base)
-    base, options = known.shape, options or known.options
+    options = options or known.options
+    base = options.complete(known.shape)
     tolerance, vary = read_fraction(tolerance), tuple(vary)
     if hold not in _PER_LAYER:
         raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
@@ -103,16 +108,17 @@ def equal_cost(
     length = sequence_length(options, context)
     per_layer = _PER_LAYER[hold]
     budget = per_layer(start.layer, start.mlp, options, length) * start.depth
-    own = parameters(base, options)["body"]
+    counts = parameters(base, options)
+    own, rest = counts["body"], counts["total"] - counts["body"]  # embeddings and head: the width stays
     rows: dict[Candidate, EqualCostShape] = {}
-    for candidate in candidates(start, vary):
+    for candidate in candidates(start, vary, options):
         met = _meet(candidate, budget, tolerance, vary, lambda layer, mlp: per_layer(layer, mlp, options, length))
         if met is None or met in rows:
             continue
         cost = per_layer(met.layer, met.mlp, options, length) * met.depth
         edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
         body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
-        rows[met] = EqualCostShape(met.shape, body, body / own - 1, cost / budget - 1)
+        rows[met] = EqualCostShape(met.shape, body + rest, body, body / own - 1, cost / budget - 1)
     return EqualShapes((rows[candidate] for candidate in sorted(rows, key=_order)), str(base), hold)
 
 
@@ -156,39 +162,45 @@ def starting_point(base: ModelShape) -> Candidate:
     return Candidate(base.layers[0], base.mlps[0], base.depth)
 
 
-def candidates(start: Candidate, vary: tuple[str, ...], most: int = MOST_CANDIDATES) -> list[Candidate]:
-    """The base first, then every combination of the axes."""
+def candidates(
+    start: Candidate, vary: tuple[str, ...], options: ModelOptions, most: int = MOST_CANDIDATES
+) -> list[Candidate]:
+    """The base first, then every combination of the axes, as these options build them."""
     if not vary or not set(vary) <= set(AXES):
         wrong = ", ".join(f"'{axis}'" for axis in vary if axis not in AXES) or "nothing"
         raise SpecError(f"cannot vary {wrong}; there are {', '.join(AXES)}")
-    combined = list(islice(_combinations(start, vary), most + 1))
+    combined = list(islice(_combinations(start, vary, options.positions == "rotary"), most + 1))
     if len(combined) > most:
         raise SpecError(f"more than {most:,} candidates are too many here; vary fewer axes")
     return combined
 
 
-def _combinations(start: Candidate, vary: tuple[str, ...]) -> Iterator[Candidate]:
+def _combinations(start: Candidate, vary: tuple[str, ...], rotary: bool) -> Iterator[Candidate]:
     yield start
     layer = start.layer
     depths = range(1, 2 * start.depth + 1) if "depth" in vary else [start.depth]
     half = max(STEP, layer.width // 2)
     mlps = range(half, 8 * layer.width + 1, half) if "mlp" in vary else [start.mlp]
-    for attention in _attentions(layer, vary):
+    for attention in _attentions(layer, vary, rotary):
         for depth, mlp in product(depths, mlps):
             yield Candidate(attention, mlp, depth)
 
 
-def _attentions(base: AttentionShape, vary: tuple[str, ...]) -> Iterator[AttentionShape]:
+def _attentions(base: AttentionShape, vary: tuple[str, ...], rotary: bool) -> Iterator[AttentionShape]:
     ranks = range(STEP, max(base.width, base.qk_rank, base.v_rank) + 1, STEP)
     qk_total, v_total = base.heads * base.qk_rank, base.heads * base.v_rank
+    kv_latents = (
+        _latents(base, base.kv_heads * (base.qk_rank + base.v_rank)) if "kv_latent" in vary else [base.kv_latent]
+    )
+    q_latents = _latents(base, qk_total) if "q_latent" in vary else [base.q_latent]
     for heads in divisors(qk_total) if "heads" in vary else [base.heads]:
         qk_ranks = ranks if "qk_rank" in vary else [_share(qk_total, heads)]
         v_ranks = ranks if "v_rank" in vary else [_share(v_total, heads)]
         groups = divisors(heads) if "kv_heads" in vary else [_same_sharing(base, heads)]
-        for qk_rank, v_rank, kv_heads in product(qk_ranks, v_ranks, groups):
-            if qk_rank and v_rank:
-                changes = {"heads": heads, "qk_rank": qk_rank, "v_rank": v_rank, "kv_heads": kv_heads}
-                yield base.model_copy(update=changes | {"rope_rank": _rope_rank(base, qk_rank)})
+        for sizes in product([heads], qk_ranks, v_ranks, groups, kv_latents, q_latents):
+            if all(sizes[:3]):
+                layer = base.model_copy(update=dict(zip(AXES, sizes, strict=False)))
+                yield from _every_rotation(layer) if "rope_rank" in vary else [_rotated_like(base, layer, rotary)]
 
 
 def _share(total: int, heads: int) -> int:
@@ -201,11 +213,29 @@ def _same_sharing(base: AttentionShape, heads: int) -> int:
     return nearest_divisors(heads, max(1, round(heads / base.group)), 1)[0]
 
 
-def _rope_rank(base: AttentionShape, qk_rank: int) -> int:
-    """All of the head where the base rotates all of it, else as much as fits."""
-    if base.rope_rank == base.qk_rank:
-        return qk_rank
-    return min(base.rope_rank, qk_rank - bool(base.kv_latent))
+def _latents(base: AttentionShape, whole: int) -> list[int]:
+    """None, and every size up to what it stands for; wider than the tokens it would compress nothing."""
+    return [0, *range(STEP, min(base.width, whole) + 1, STEP)]
+
+
+def _every_rotation(layer: AttentionShape) -> Iterator[AttentionShape]:
+    """Parts of a head that turn: in pairs where it is small. A latent leaves some of it as it is."""
+    step = STEP if layer.qk_rank > 2 * STEP else 2
+    for rope_rank in range(step, layer.qk_rank + (not layer.kv_latent), step):
+        yield layer.model_copy(update={"rope_rank": rope_rank})
+
+
+def _rotated_like(base: AttentionShape, layer: AttentionShape, rotary: bool) -> AttentionShape:
+    """With the usual part that turns where the base has that, or the other kind of keys; else as much as fits."""
+    usual = _usually_rotated(layer, rotary)
+    if base == _usually_rotated(base, rotary) or bool(base.kv_latent) != bool(layer.kv_latent):
+        return usual
+    return layer.model_copy(update={"rope_rank": min(base.rope_rank, layer.qk_rank - bool(layer.kv_latent))})
+
+
+def _usually_rotated(layer: AttentionShape, rotary: bool) -> AttentionShape:
+    usual = layer.model_copy(update={"rope_rank": 0 if layer.kv_latent else layer.qk_rank})
+    return usual.rotary if rotary else usual
 
 
 # ---- meeting the budget --------------------------------------------------------------------------------------------
@@ -240,4 +270,4 @@ def _near(cost: int, budget: int, tolerance: float) -> bool:
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
     layer = candidate.layer
-    return (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, candidate.depth, candidate.mlp)
+    return (*(getattr(layer, axis) for axis in AXES[:-2]), candidate.depth, candidate.mlp)

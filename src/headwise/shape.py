@@ -88,7 +88,7 @@ class AttentionShape(_Shape):
     kv_heads: int = Field(default=0, description="key/value heads shared by groups of query heads; usually heads")
     kv_latent: int = Field(default=0, description="width of the compressed key/value latent (MLA); 0 for none")
     q_latent: int = Field(default=0, description="width of the compressed query latent (MLA); 0 for none")
-    rope_rank: int = Field(default=0, description="rotated part of a head: usually all of it; with kv_latent, none")
+    rope_rank: int = Field(default=0, description="rotated part of a head: usually all; for kv_latent see `rotary`")
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +122,12 @@ class AttentionShape(_Shape):
         """Rows of the fused input projection, in order: queries, keys, values; a latent takes the place of its own."""
         query, *rest = qkv_rows(self.heads, self.kv_heads, self.qk_rank, self.v_rank)
         return [self.q_latent or query, *([self.kv_latent + self.rope_rank] if self.kv_latent else rest)]
+
+    @property
+    def rotary(self) -> Self:
+        """The layer with rotary positions: beside a latent, half of each head (even) is kept out of it and turns."""
+        bare = self.kv_latent and not self.rope_rank
+        return self.model_copy(update={"rope_rank": self.qk_rank // 4 * 2}) if bare else self
 
     def products(self, queries: int, keys: int) -> tuple[int, int]:
         """Multiplications of scores and values: a latent expanded first, and absorbed into queries and outputs."""
@@ -253,11 +259,8 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
         fixes = [{"kv_heads": g} for g in nearest_divisors(heads, kv_heads)]
         raise _Misfit(f"{heads} heads cannot share {kv_heads} key/value heads evenly", *fixes)
     if values.get("kv_latent") and rope >= rank:
-        raise _Misfit(
-            f"rope_rank {rope} leaves nothing of qk_rank {rank} for the latent",
-            {"rope_rank": rank // 2},
-            {"qk_rank": rank + rope},
-        )
+        problem = f"rope_rank {rope} leaves nothing of qk_rank {rank} for the latent"
+        raise _Misfit(problem, {"rope_rank": rank // 2}, {"qk_rank": rank + rope})
     if rope > rank:
         raise _Misfit(f"rope_rank {rope} is more than qk_rank {rank}", {"rope_rank": rank}, {"qk_rank": rope})
     return {name: values.get(name, 0) for name in AttentionShape.model_fields}
@@ -376,9 +379,8 @@ def _read(text: str) -> dict[str, Any]:
         letter, number = match.group(1).lower(), match.group(2).lower()
         if letter not in _BY_LETTER:
             meanings = ", ".join(f"{short} {name}" for short, name in LETTERS.items())
-            raise ShapeError(
-                f"'{token}': no letter '{letter}' in a shape ({meanings})", partial(_without, tokens, token)
-            )
+            problem = f"'{token}': no letter '{letter}' in a shape ({meanings})"
+            raise ShapeError(problem, partial(_without, tokens, token))
         name = _BY_LETTER[letter]
         if name in values:
             raise ShapeError(f"'{text}' gives {name} twice", partial(_without, tokens, token))
@@ -411,10 +413,8 @@ def _without(tokens: list[str], wrong: str) -> list[str]:
 
 def _write(layers: Sequence[AttentionShape], mlps: Sequence[int]) -> str:
     """The shortest text that parses back: only what differs from the usual value."""
-    width = layers[0].width
-    usual = [_usual_text(layer) for layer in layers]
-    tokens = [f"w{width}"]
-    listed = False
+    width, usual = layers[0].width, [_usual_text(layer) for layer in layers]
+    tokens, listed = [f"w{width}"], False
     for letter, name in LETTERS.items():
         if name in _SCALARS:
             continue

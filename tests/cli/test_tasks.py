@@ -1,7 +1,9 @@
 """The commands about tasks, as a user types them."""
 
 import json
+import shlex
 
+from headwise.tasks import parse
 from helpers.commands import headwise
 
 OWN = """
@@ -28,6 +30,26 @@ def test_one_task_shows_its_options_and_baselines():
     assert "4" in said
     assert "headwise train --task nearest-neighbor" in said
     assert headwise("tasks", "--baselines", check=False).returncode == 2
+
+
+def test_the_command_that_is_printed_trains_on_the_same_task(tmp_path):
+    """Whatever the source is called; from a terminal that is narrower than the command."""
+    folder = tmp_path / "a folder with spaces, and a name that is longer than the terminal is wide" / "it's here"
+    folder.mkdir(parents=True)
+    file, own = folder / "my notes.jsonl", folder / "mine.py"
+    file.write_text('{"title": "no", "12": "the quick brown fox"}\n' * 2000)
+    own.write_text(OWN)
+    cache = {"HEADWISE_CACHE": str(tmp_path / "cache")}
+    for task in (
+        f"{own},points=4,bias=0.5,queries=separate",
+        f'text:{file},field="12",context=16,tokenizer=characters',
+    ):
+        *_, before, command = headwise("tasks", task, **cache).stdout.splitlines()
+        program, *words = shlex.split(command)
+        assert (before, program, words[:2]) == ("Train on it:", "headwise", ["train", "--task"])
+        assert parse(words[2]).spec() == parse(task).spec()
+    small = ["--steps", "1", "--batch", "16", "--store", str(tmp_path / "runs.db"), "--json"]
+    assert json.loads(headwise(*words, *small, **cache).stdout)["status"] == "done"
 
 
 def test_a_task_of_ones_own_trains_and_is_found_again(tmp_path):

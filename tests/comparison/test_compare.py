@@ -1,171 +1,30 @@
-"""Comparisons: plans that fit a budget, rates tuned by halving, and answers that statistics books agree with."""
+"""Comparisons: plans that fit a budget, rates tuned by halving in a grid that grows, and what answers say."""
 
-import itertools
 import json
 import math
+from contextlib import contextmanager
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from headwise.comparison import verdict
-from headwise.comparison.judge import crossing, probabilities_best, rank_variants, seeds_needed
+from headwise.comparison.gates import rates_inside
+from headwise.comparison.judge import rank_variants
+from headwise.comparison.metric import measured
 from headwise.comparison.pace import BudgetError, draw_up, makespan, measure_step, plan_seconds
-from headwise.comparison.plan import ComparisonPlan, follow
+from headwise.comparison.plan import ComparisonPlan, costs, follow
 from headwise.comparison.question import MOST_VARIANTS, ask, chosen_variants, read_budget
-from headwise.comparison.trainers import carry_out, outcome_of
-from headwise.cost import cost_of
+from headwise.comparison.tables import sizes_of
+from headwise.comparison.trainers import carry_out, outcome_of, standing
+from headwise.cost import cost_of, parameters
 from headwise.known import find
+from headwise.options import preset
+from headwise.report.tables import parameters_cell, parameters_heading
 from headwise.spec import SpecError
-from headwise.store.rows import TRIAL_SEED, Row
+from headwise.store.rows import TRIAL_SEED
 from headwise.store.store import Store
 from headwise.sweep.plan import Summary, Watch
 from headwise.training.run import RunResult
-from helpers.comparisons import BASE, OTHER, THIRD, question
-
-
-def rows_of(errors, **metrics):
-    """Rows from errors by arm; None is a run that is missing, infinity one that diverged."""
-    return [
-        Row({"arm": arm}, seed, {"error": error, **metrics}, f"{arm}-{seed}")
-        for arm, values in errors.items()
-        for seed, error in enumerate(values)
-        if error is not None
-    ]
-
-
-def arm(found, name):
-    return next(one for one in found.arms if one.arm == name)
-
-
-# ---- judging -------------------------------------------------------------------------------------------------------
-
-
-def test_two_arms_are_a_paired_t_test():
-    one, two = [1.00, 1.12, 0.95, 1.30], [0.96, 1.11, 0.90, 1.22]
-    found = rank_variants(rows_of({BASE: one, OTHER: two}), BASE)
-    book = stats.ttest_rel(two, one)
-    low, high = book.confidence_interval(0.95)
-    assert (arm(found, OTHER).delta_low, arm(found, OTHER).delta_high) == pytest.approx((low, high))
-    assert arm(found, OTHER).delta == pytest.approx(np.mean(two) - np.mean(one))
-    assert found.winner == OTHER
-    assert found.probability_best == pytest.approx(1 - book.pvalue / 2, abs=0.002)
-    mean = stats.t.interval(0.95, 3, np.mean(one), stats.sem(one))
-    assert (arm(found, BASE).low, arm(found, BASE).high) == pytest.approx(mean)
-
-
-def test_several_arms_are_a_randomised_block_design():
-    """Against least squares with a dummy for each arm and seed."""
-    random = np.random.default_rng(3)
-    errors = {str(a): list(1 + 0.1 * a + random.normal(size=5)) for a in range(4)}
-    table = np.array(list(errors.values()))
-    design = [np.eye(4)[a].tolist() + np.eye(5)[s, 1:].tolist() for a in range(4) for s in range(5)]
-    fit, (residual,), *_ = np.linalg.lstsq(np.array(design), table.ravel(), rcond=None)
-    half = stats.t.ppf(1 - 0.025 / 3, 12) * math.sqrt(2 * residual / 12 / 5)
-    found = arm(rank_variants(rows_of(errors), "0"), "3")
-    assert found.delta == pytest.approx(fit[3] - fit[0])
-    assert (found.delta_low, found.delta_high) == pytest.approx((found.delta - half, found.delta + half))
-
-
-def test_probabilities_of_several_arms_against_an_integral():
-    """Given the noise, arms are independent: P(best) is an integral over one arm's mean and over the noise's scale."""
-    errors = {"a": [1.0, 1.2, 0.9], "b": [1.1, 1.2, 1.05], "c": [1.3, 1.31, 1.1]}
-    table = np.array(list(errors.values()))
-    residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    unit = math.sqrt((residuals**2).sum() / 4 / 3)
-    scales = unit * np.sqrt(4 / stats.chi2.ppf((np.arange(400) + 0.5) / 400, 4))
-    mean, z = table.mean(1), np.linspace(-8, 8, 2001)
-    wanted = []
-    for one in range(3):
-        at = mean[one] + z * scales[:, None]
-        others = [stats.norm.sf((at - mean[other]) / scales[:, None]) for other in range(3) if other != one]
-        wanted.append(float(((others[0] * others[1] * stats.norm.pdf(z)).sum(1) * (z[1] - z[0])).mean()))
-    assert sum(wanted) == pytest.approx(1, abs=1e-3)
-    assert list(probabilities_best(errors).values()) == pytest.approx(wanted, abs=0.005)
-
-
-def test_equal_arms_are_rarely_called_decided(monkeypatch):
-    monkeypatch.setattr("headwise.comparison.judge.DRAWS", 2000)
-    random = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(200):
-        seeds = random.normal(size=4)
-        wrong += rank_variants(
-            rows_of({str(a): list(seeds + 0.1 * random.normal(size=4)) for a in range(3)}), "0"
-        ).decided
-    assert wrong <= 0.08 * 200  # 5 % and chance
-
-
-def test_a_clear_winner_a_tie_and_what_would_decide():
-    noise = [0.00, 0.01, -0.01, 0.005]
-    clear = rank_variants(rows_of({BASE: [1 + n for n in noise], OTHER: [0.5 - n for n in noise]}), BASE)
-    assert (clear.winner, clear.decided, clear.needed) == (OTHER, True, None)
-    assert "is best" in verdict.verdict(clear)
-    equal = rank_variants(rows_of({BASE: [1.00, 1.02, 1.00, 1.02], OTHER: [1.02, 1.00, 1.02, 1.00]}), BASE)
-    assert not equal.decided
-    assert equal.needed is None
-    assert "Not decided" in verdict.verdict(equal)
-    assert "equal" in verdict.csv_settle(equal)
-    both = rank_variants(
-        rows_of({BASE: [2 + n for n in noise], OTHER: [1.00, 1.02, 1.0, 1.02], "c": [1.02, 1.0, 1.02, 1.0]}), BASE
-    )
-    assert verdict.verdict(both).startswith("Better than the base, but which is best is not decided")
-    errors = {BASE: [1.00, 1.10, 0.95, 1.02], OTHER: [0.97, 1.09, 0.99, 0.94]}
-    close = rank_variants(rows_of(errors), BASE)
-    assert not close.decided
-    gaps = np.subtract(errors[BASE], errors[OTHER])
-
-    def chance(seeds):
-        return stats.t.cdf(gaps.mean() / (gaps.std(ddof=1) / math.sqrt(seeds)), seeds - 1)
-
-    assert close.needed == seeds_needed(errors) == next(n for n in itertools.count(5) if chance(n) >= 0.975)
-
-
-def test_no_noise_is_no_doubt_and_one_seed_is_no_answer():
-    sure = rank_variants(rows_of({BASE: [2.0, 3.0], OTHER: [1.0, 2.0]}), BASE)
-    assert (sure.winner, sure.probability_best, sure.decided) == (OTHER, 1.0, True)
-    shared = probabilities_best({BASE: [1.0, 2.0], OTHER: [1.0, 2.0]})
-    assert list(shared.values()) == [0.5, 0.5]
-    single = rank_variants(rows_of({BASE: [2.0], OTHER: [1.0]}), BASE)
-    assert single.winner is None
-    assert "too few" in verdict.verdict(single)
-    assert not rank_variants(rows_of({BASE: [1.0, 1.1, 1.2]}), BASE).decided
-
-
-def test_diverged_and_missing_runs():
-    inf = math.inf
-    errors = {BASE: [1.0, 1.1, 1.2, 1.1], OTHER: [0.1, 0.1, inf, 0.1], THIRD: [0.8, 0.9, None, 0.95], "few": [0.1]}
-    found = rank_variants(rows_of(errors), BASE)
-    assert found.seeds == (0, 1, 3)  # what all judged arms have
-    assert arm(found, OTHER).note == "diverged with seed 2"
-    assert arm(found, "few").note == "only 1 of 4 seeds finished"
-    assert (arm(found, OTHER).probability_best, arm(found, "few").probability_best) == (0.0, 0.0)
-    assert found.winner == THIRD
-    without_base = rank_variants(rows_of({BASE: [inf] * 3, OTHER: [0.5, 0.6, 0.5], THIRD: [0.7, 0.9, 0.7]}), BASE)
-    assert without_base.winner == OTHER
-    assert math.isnan(arm(without_base, OTHER).delta)
-    assert rank_variants([], BASE).winner is None
-
-
-def test_steps_until_the_base_is_reached():
-    curve = [(10, 4.0), (20, 2.0), (30, 1.0), (40, 1.5)]
-    assert crossing(curve, 3.0) == 15
-    assert crossing(curve, 1.0) == 30
-    assert crossing(curve, 5.0) == 10
-    assert math.isnan(crossing(curve, 0.5))
-    assert math.isnan(crossing([], 1.0))
-    rows = [
-        Row({"arm": arm}, seed, {"error": 1.0 + seed, "step_seconds": cost}, f"{arm}-{seed}")
-        for arm, cost in ((BASE, 2.0), (OTHER, 3.0))
-        for seed in (0, 1)
-    ]
-    curves = {f"{BASE}-{s}": [(10, 3.0 + s), (20, 2.0 + s)] for s in (0, 1)}
-    curves |= {f"{OTHER}-{s}": [(10, 2.0 + s), (20, 1.0 + s)] for s in (0, 1)}
-    found = rank_variants(rows, BASE, curves)
-    assert (arm(found, BASE).steps_to_base, arm(found, BASE).seconds_to_base, arm(found, BASE).speed_up) == (20, 40, 1)
-    assert (arm(found, OTHER).steps_to_base, arm(found, OTHER).seconds_to_base) == (10, 30)
-    assert arm(found, OTHER).speed_up == pytest.approx(40 / 30)
-
+from helpers.comparisons import BASE, OTHER, THIRD, arm, question, rows_of
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
 
@@ -187,6 +46,17 @@ def test_arms_are_proposed_around_the_base_at_equal_cost():
     assert {cost_of(find(s).shape).kv_bytes_per_token for s in chosen_variants(question(hold="kv"))} == {cached}
 
 
+def test_latents_are_variants_as_the_models_are_built():
+    llama = preset("llama", vocab=10)
+    assert chosen_variants(question(arms=("w16-h4-c8-L2",), options=llama)) == [BASE, "w16-h4-c8-p2-L2"]
+    proposed = chosen_variants(question(base="w64-h4-L2", vary=("kv_latent",), options=llama))
+    assert len(proposed) == MOST_VARIANTS
+    assert {find(text).shape.rope_rank for text in proposed[1:]} == {8}
+    learned = preset("gpt2", vocab=10, context=8)
+    with pytest.raises(SpecError, match="positions here are not rotary"):
+        chosen_variants(question(vary=("rope_rank",), options=learned))
+
+
 def test_given_arms_are_taken_and_their_distance_is_said():
     assert chosen_variants(question(arms=(OTHER, BASE, OTHER))) == [BASE, OTHER]
     plan = planned(arms=(OTHER, "w16-h4-L3"))
@@ -195,6 +65,22 @@ def test_given_arms_are_taken_and_their_distance_is_said():
     for changes, said in (({"hold": "mood"}, "cannot hold"), ({"arms": (BASE,)}, "nothing to compare")):
         with pytest.raises(SpecError, match=said):
             chosen_variants(question(**changes))
+
+
+def test_parameters_are_counted_once_and_labelled():
+    options = preset("gpt2", vocab=100, context=64)
+    plan = planned(options=options, arms=(OTHER,))
+    counts = costs(plan, OTHER)
+    built = parameters(find(OTHER).shape, options)
+    assert (counts["parameters"], counts["parameters_body"]) == (built["total"], built["body"])
+    assert verdict.held_equal(plan)[0].startswith("parameters of the body")
+    assert parameters_heading([counts]) == "parameters\n(body)"
+    assert parameters_cell(counts) == f"{built['total'] / 1000:.3g} k ({built['body'] / 1000:.3g} k)"
+    bare = sizes_of(OTHER)  # nothing is known of the rest of the model
+    assert bare["parameters"] == bare["parameters_body"]
+    assert parameters_heading([bare]) == "parameters\nof the body"
+    assert parameters_cell(bare) == f"{bare['parameters'] / 1000:.3g} k"
+    assert parameters_cell({}) == "–"
 
 
 def test_a_plan_fits_its_budget_and_no_longer_one_would():
@@ -209,10 +95,10 @@ def test_a_plan_fits_its_budget_and_no_longer_one_would():
 def test_a_large_budget_buys_steps_and_then_seeds():
     rich = planned(budget=1e6)
     assert (rich.arms[0].steps, rich.seeds) == (4000, 12)
-    fixed = planned(steps=100, budget=300.0)
+    fixed = planned(steps=100, budget=400.0)
     assert fixed.arms[0].steps == 100
     assert fixed.seeds > 4
-    assert plan_seconds(fixed, 2) <= 300 < plan_seconds(fixed.replace(seeds=fixed.seeds + 1), 2) or fixed.seeds == 12
+    assert plan_seconds(fixed, 2) <= 400 < plan_seconds(fixed.replace(seeds=fixed.seeds + 1), 2) or fixed.seeds == 12
     assert planned(steps=7, seeds=9, budget=0.0).seeds == 9
 
 
@@ -308,7 +194,7 @@ def test_rates_are_halved_arms_dropped_and_the_base_kept(plan):
     lengths = {(run.steps, run.seed == TRIAL_SEED) for run in trainer.done}
     assert lengths == {(100, True), (200, True), (400, True), (800, False)}
     trials = [run for run in trainer.done if run.seed == TRIAL_SEED]
-    assert [sum(run.steps == steps for run in trials) for steps in (100, 200, 400)] == [5 * 4, 3 * 2, 3 * 1]
+    assert [sum(run.steps == steps for run in trials) for steps in (100, 200, 400)] == [5 * 4 + 2, 3 * 2, 3 * 1]
     assert found.course.rates == {name: BEST_RATE[name] for name in (BASE, SHAPES[0], SHAPES[1])}
     assert set(found.course.dropped) == {SHAPES[2], SHAPES[3]}
     assert {run.seed for run in trainer.done if run.steps == 800} == {0, 1, 2, 3}
@@ -319,7 +205,58 @@ def test_rates_are_halved_arms_dropped_and_the_base_kept(plan):
     assert listed[3]["note"].startswith("dropped: validation error")
     assert all(row.keys() == listed[0].keys() for row in listed)
     said = verdict.confounds(found)
-    assert any("edge of the grid" in line and SHAPES[0] in line and BASE not in line for line in said)
+    assert any("beyond the grid" in line and SHAPES[0] in line and BASE not in line for line in said)
+    assert found.course.tried[SHAPES[0]] == [0.0005, *RATES]  # its best was the least of the grid
+    assert found.course.tried[SHAPES[1]] == [*RATES, 0.016]
+
+
+def trials_of(best, rates=(0.002, 0.004), rungs=(8, 4, 2), wild=(), metric=None):
+    """The course of a plan in which each variant's validation error grows with the distance from its best rate, which
+    may depend on how many steps a trial has; `wild` rates diverge. Gives it with the rates each round tried."""
+    plan = planned(arms=(OTHER,), rates=rates, steps=800, seeds=3).replace(rungs=rungs)
+    plan = plan.replace(metric=metric) if metric else plan
+    tried = {}
+
+    def results_of(runs):
+        results = []
+        for run in runs:
+            rate, target = run.recipe.learning_rate, best[run.shape]
+            target = target.get(run.steps) if isinstance(target, dict) else target
+            tried.setdefault((run.shape, run.steps), []).append(rate)
+            error = plan.metric.value(1 + abs(math.log2(rate / (target or rate))))
+            status = "diverged" if rate in wild else "done"
+            results.append(RunResult(run.key, status, {"validation_error": error, "error": -error}))
+        return results
+
+    return follow(plan, results_of), {place: sorted(set(rates)) for place, rates in tried.items()}
+
+
+def test_a_grid_of_learning_rates_grows_until_the_best_is_inside():
+    course, tried = trials_of({BASE: 0.016, OTHER: 0.0005})
+    assert course.rates == {BASE: 0.016, OTHER: 0.0005}
+    assert course.tried == {BASE: [0.002, 0.004, 0.008, 0.016, 0.032], OTHER: [0.00025, 0.0005, 0.001, 0.002, 0.004]}
+    assert rates_inside(course).passed
+    assert tried[BASE, 200] == [0.016]  # half of the grid's two go on, however far it grew
+    course, _ = trials_of({BASE: 0.016, OTHER: 0.004}, wild=(0.008,))
+    assert course.rates == {BASE: 0.004, OTHER: 0.004}  # what diverges is worse, and so the edge
+    assert rates_inside(course).passed
+    later, tried = trials_of({BASE: {100: 0.004, 200: 0.001, 400: 0.001}, OTHER: 0.004}, rates=(0.002, 0.004, 0.008))
+    assert tried[BASE, 100] == [0.002, 0.004, 0.008]
+    assert tried[BASE, 200] == [0.001, 0.002, 0.004]  # longer runs want lower ones: the second round grows once
+    assert later.rates[BASE] in (0.001, 0.002)
+
+
+def test_a_grid_that_grew_in_vain_is_no_basis():
+    course, _ = trials_of({BASE: 100.0, OTHER: 0.004}, rungs=(2,))
+    gate = rates_inside(course)
+    assert (gate.passed, course.rates[BASE]) == (False, 0.032)  # three times
+    assert f"{BASE} (0.032)" in gate.detail
+    assert OTHER not in gate.detail
+
+
+def test_learning_rates_are_chosen_in_the_direction_of_the_metric():
+    course, _ = trials_of({BASE: 0.016, OTHER: 0.001}, metric=measured("accuracy"))
+    assert course.rates == {BASE: 0.016, OTHER: 0.001}
 
 
 def test_a_finished_comparison_is_found_again_and_an_interrupted_one_goes_on(plan):
@@ -336,6 +273,34 @@ def test_a_finished_comparison_is_found_again_and_an_interrupted_one_goes_on(pla
         trainer.do(first.runs[:7], Watch())
         carry_out(plan, store, trainer)
         assert len({run.key for run in trainer.done}) == len(trainer.done)
+
+
+def test_time_left_counts_only_what_is_not_in_the_store(plan):
+    with Store(":memory:") as store:
+        trainer, times, stages = Invented(store), [], []
+        trials = follow(plan, lambda runs: [None] * len(runs)).runs
+        fresh = standing(plan, store, trainer, set())
+        assert (fresh.found, fresh.missing) == (0, trials)
+        assert fresh.seconds_left == pytest.approx(plan_seconds(plan, 1))
+
+        @contextmanager
+        def looking(runs, stage):
+            here = standing(plan, store, trainer, set())
+            times.append(here.seconds_left)
+            stages.append(stage)
+            assert {run.key for run in here.missing} == {run.key for run in runs}
+            yield Watch()
+
+        trainer.do(trials[:7], Watch())
+        summary = carry_out(plan, store, trainer, looking)
+        done = standing(plan, store, trainer, set())
+    assert times == sorted(times, reverse=True)
+    assert times[0] < fresh.seconds_left
+    finals = 3 * 4 * plan.arms[0].step_seconds * plan.step_units(plan.final(plan.arms[0], 0.001, 0), test=True)
+    assert times[-1] >= finals  # the base is the fastest of them
+    assert stages[-1].startswith("3 finalists, 4 seeds each; in all at most about ")
+    assert (done.seconds_left, done.found) == (0, len(trainer.done))
+    assert summary.found == 0  # that trainer does not count
 
 
 def test_runs_that_diverge_or_fail(plan):

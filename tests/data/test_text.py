@@ -1,5 +1,6 @@
 """A corpus in three parts that never overlap, its cache, byte pairs, n-grams and data sets by name."""
 
+import json
 import math
 import multiprocessing
 import os
@@ -122,7 +123,7 @@ def entries(tmp_path):
     return sorted(path.name for path in (tmp_path / "cache").iterdir())
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters", "bpe"])
 def test_a_damaged_cache_is_rebuilt(tmp_path, file, tokenizer):
     before = np.array(text.open_corpus(str(file), tokenizer, 300).tokens)
     for place in (tmp_path / "cache").rglob("tokens"):
@@ -244,9 +245,61 @@ def test_byte_pairs_keep_the_parts_and_their_bytes(file):
 
 def test_text_that_is_not_utf8_has_pairs_as_well(tmp_path):
     place = tmp_path / "latin.txt"
-    place.write_bytes(random.Random(0).randbytes(5000))
+    numbers = random.Random(0)
+    place.write_bytes(bytes(numbers.choice(range(32, 256)) for _ in range(5000)))
     corpus = text.open_corpus(str(place), "bpe", 300)
-    assert corpus.sizes[corpus.tokens].sum() == 5001 - (place.read_bytes().endswith(b"\n"))
+    assert corpus.sizes[corpus.tokens].sum() == 5001
+
+
+# ---- characters ----------------------------------------------------------------------------------------------------
+
+
+def spoken(corpus, part, alphabet):
+    """A part's tokens as text; `?` where a character is unknown."""
+    letters = np.array([*alphabet, "?"])
+    return ["".join(letters[corpus.tokens[first:last]]) for first, last in corpus.segments[part]]
+
+
+@pytest.mark.parametrize("alphabet", ["ab\n", "aé中😀\n"])
+def test_a_character_is_a_token(tmp_path, alphabet, monkeypatch):
+    """Decoded by Python from the whole text; whatever piece or part a character's bytes begin in has all of it."""
+    monkeypatch.setattr(text, "PIECE", 50)
+    place = tmp_path / "some.txt"
+    whole_text = "".join(random.Random(0).choices(alphabet, k=3000)) + "\n"
+    place.write_bytes(whole_text.encode())
+    corpus = text.open_corpus(str(place), "characters")
+    alphabet = sorted(alphabet)
+    assert corpus.vocab == len(alphabet) + 1
+    assert corpus.unknown == len(alphabet)
+    assert corpus.sizes.tolist() == [*(len(letter.encode()) for letter in alphabet), 1]
+    assert "".join(np.array(alphabet)[corpus.tokens]) == whole_text
+    plain = text.open_corpus(str(place))
+    for part in text.PARTS:
+        for said, (first, last) in zip(spoken(corpus, part, alphabet), plain.segments[part], strict=True):
+            raw = bytes(plain.tokens[max(0, first - 3) : last + 3])
+            assert said.encode() in raw
+            assert abs(len(said.encode()) - (last - first)) <= 3
+
+
+def test_characters_that_training_does_not_have_are_unknown_bytes(tmp_path):
+    place = tmp_path / "some.txt"
+    data = bytearray("ab\n" * 20_000, "ascii")
+    (first, _), *_ = text.cut(60_000)["test"]
+    data[first + 10 : first + 16] = "é€a".encode()
+    place.write_bytes(bytes(data[:-1]))
+    corpus = text.open_corpus(str(place), "characters")
+    assert "".join(spoken(corpus, "test", "\nab")).count("?") == 5
+    assert corpus.sizes[corpus.tokens].sum() == 60_000, "every byte is counted"
+    assert not any("?" in said for said in spoken(corpus, "train", "\nab"))
+
+
+def test_bytes_that_are_not_utf8_are_characters_of_their_own(tmp_path):
+    place = tmp_path / "latin.txt"
+    place.write_bytes(("é à ü¿\n" * 500).encode("latin-1"))
+    corpus = text.open_corpus(str(place), "characters")
+    assert corpus.vocab == len(set("é à ü¿\n")) + 1
+    assert (corpus.sizes == 1).all()
+    assert len(corpus.tokens) == 3500
 
 
 # ---- n-grams -------------------------------------------------------------------------------------------------------
@@ -350,6 +403,21 @@ def test_a_data_set_is_a_corpus(dataset):
     assert hub.is_dataset(str(folder))
     expected = "".join(row + "\n" for row in rows if row).encode()
     assert bytes(text.open_corpus(str(folder)).tokens) == expected
+
+
+def test_a_data_sets_column_may_be_named(dataset):
+    with pytest.raises(SpecError, match=r"'id' is not of text; columns of text: text; .* field=NAME"):
+        text.open_corpus(str(dataset[0]), field="id")
+    assert text.digest(str(dataset[0]), "text") == text.digest(str(dataset[0]))
+
+
+def test_the_same_texts_are_the_same_corpus_whatever_they_are_kept_in(dataset, tmp_path):
+    folder, rows = dataset
+    (tmp_path / "plain.txt").write_text("".join(f"{row}\n" for row in rows if row))
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    (file,) = folder.iterdir()
+    sources = [folder, file, tmp_path / "plain.txt", tmp_path / "lines.jsonl"]
+    assert len({text.digest(str(source)) for source in sources}) == 1
 
 
 def test_a_split_or_data_set_that_is_not_there_is_said(dataset):

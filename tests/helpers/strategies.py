@@ -40,11 +40,9 @@ def model_shapes(draw, max_depth=4, latents=True):
 
 
 @st.composite
-def model_options(draw, shape):
-    """Options that fit a shape: a latent leaves no whole keys to normalise."""
+def model_options(draw):
     family = draw(st.sampled_from(["encoder", "decoder", "vit", "bert"]))
     heads = {"encoder": ["none"], "decoder": ["lm"], "vit": ["none", "classes"], "bert": ["none", "mlm", "classes"]}
-    latent = any(layer.kv_latent for layer in shape.layers)
     return ModelOptions(
         family=family,
         norm=draw(st.sampled_from(["layer", "layer-plain", "rms", "rms-plain", "unit", "none"])),
@@ -54,7 +52,7 @@ def model_options(draw, shape):
         activation=draw(st.sampled_from(["relu", "relu2", "gelu", "gelu-tanh", "silu"])),
         bias=draw(st.sampled_from(["none", "qkv", "all"])),
         positions=draw(st.sampled_from(["none", "learned", "rotary"])),
-        qk_norm="none" if latent else draw(st.sampled_from(["none", "rms", "rms-plain"])),
+        qk_norm=draw(st.sampled_from(["none", "rms", "rms-plain"])),
         logit_scale=draw(st.booleans()),
         vocab=draw(st.integers(1, 40)),
         context=32,
@@ -74,7 +72,7 @@ def model_options(draw, shape):
 @st.composite
 def models(draw, max_depth=3):
     shape = draw(model_shapes(max_depth=max_depth))
-    return shape, draw(model_options(shape))
+    return shape, draw(model_options())
 
 
 names = st.text(min_size=1, max_size=8)

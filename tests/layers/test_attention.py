@@ -58,7 +58,7 @@ def layers(draw):
         causal=draw(st.booleans()),
         window=draw(st.sampled_from([None, None, 1, 3])),
         rope_base=draw(st.sampled_from([None, 100.0])),
-        qk_norm="none" if shape.kv_latent else draw(st.sampled_from(["none", "rms", "rms-plain"])),
+        qk_norm=draw(st.sampled_from(["none", "rms", "rms-plain"])),
         logit_scale=draw(st.booleans()),
         inverse_temperature=draw(st.sampled_from([1.0, 2.5])),
         input_bias=draw(st.booleans()),
@@ -439,7 +439,6 @@ def test_the_cache_grows_and_keeps_what_it_has():
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("w8-h2-c4", {"qk_norm": "rms"}, "query/key norm needs whole keys"),
         ("w8-h2-c4", {"value_width": 5}, "values are read from the latent"),
         ("w8-h2", {"window": 0}, "a token sees at least itself"),
         ("w8-h2", {"dropout": 1.0}, "dropout is 1.0"),

@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from headwise.cost import parameters
+from headwise.layers.attention import Attention
 from headwise.models import Decoder, Encoder, build
 from headwise.models.blocks import UnitNorm
 from headwise.models.vit import cut_patches, whiten
@@ -19,7 +21,16 @@ DECODERS = [
     ("llama", "w32-h4-r24-v16-c20-p8-L2"),
     ("llama", "w32-h4-r24-v16-c20-q12-g2-p8-L2"),
     ("nanochat", "w32-h4x1,2x2-r8"),
+    ("nanochat", "w32-h4-c20-L2"),
+    ("qwen3", "w32-h4-c20-q12-g2-L2"),
+    ("gpt2", "w32-h4-c20-L2"),
 ]
+FAMILIES = {
+    **{name: {"vocab": 16, "context": 16} for name in ("gpt2", "nanochat", "llama", "qwen3")},
+    "bert": {"vocab": 16, "context": 16, "head": "mlm"},
+    "vit": {"image": 8, "patch": 2, "classes": 4},
+}
+LATENTS = ["w32-h4-c16-L2", "w32-h4-c8-q16-L1", "w32-h2-g1-c24-L1"]
 
 
 def decoder(family, shape):
@@ -156,6 +167,83 @@ def test_a_decoder_learns_to_copy():
     assert (copied == tokens).float().mean() > 0.9
 
 
+# ---- latents -------------------------------------------------------------------------------------------------------
+
+
+def of_family(name, shape, **factory):
+    return build(shape, preset(name, init=name, **FAMILIES[name]), **factory)
+
+
+def batch(name):
+    """Something that can be learned: the next of a cycle, the same token, an image's brightest corner."""
+    if name == "vit":
+        classes = torch.randint(0, 4, (64,))
+        images = torch.randn(64, 3, 8, 8)
+        for i, corner in enumerate(classes.tolist()):
+            rows, columns = 4 * (corner // 2), 4 * (corner % 2)
+            images[i, :, rows : rows + 4, columns : columns + 4] += 2.0
+        return images, classes
+    tokens = (torch.randint(0, 16, (32, 1)) + 3 * torch.arange(13)) % 16
+    return (tokens, tokens) if name == "bert" else (tokens[:, :-1], tokens[:, 1:])
+
+
+@pytest.mark.parametrize("shape", LATENTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_latent_in_every_family_is_priced_as_built_and_the_paths_agree(name, shape):
+    model = of_family(name, shape, dtype=torch.float64)
+    for parameter in model.parameters():  # outputs of zero would make any two paths agree
+        torch.nn.init.normal_(parameter, std=0.3)
+    cost = parameters(ModelShape.parse(shape), model.options)
+    assert cost["total"] == sum(p.numel() for p in model.parameters())
+    assert cost["body"] == sum(p.numel() for p in model.body.parameters())
+    inputs = batch(name)[0]
+    inputs = inputs.double() if name == "vit" else inputs
+    fast = model(inputs)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.path = "plain"
+    torch.testing.assert_close(model(inputs), fast)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_latent_learns_in_every_family(name):
+    torch.manual_seed(0)
+    model = of_family(name, "w32-h4-c16-L1")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(40):
+        inputs, targets = batch(name)
+        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("name", ["nanochat", "llama", "qwen3"])
+def test_rotary_positions_reach_a_latent(name):
+    """Order matters: the same tokens in another order give other logits at the end, as without a latent."""
+    model = of_family(name, "w32-h4-c16-L1", dtype=torch.float64)
+    assert str(model.shape) == "w32-h4-c16-p4"
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    tokens = torch.tensor([[1, 2, 3, 4, 5]])
+    swapped = tokens[:, [1, 0, 2, 3, 4]]
+    assert not torch.allclose(model(tokens)[:, -1], model(swapped)[:, -1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_latents_matrices_begin_as_the_familys_others(name):
+    """Normal of 0.02, as DeepSeek's do; nanochat's uniform, by the latent's own width."""
+    torch.manual_seed(0)
+    attention = of_family(name, "w64-h4-c32-q32-L1").body.blocks[0].attention
+    expected = {"input": 64**-0.5, "query_up": 32**-0.5, "kv_up": 32**-0.5}
+    for part, by_fan_in in expected.items():
+        std = getattr(attention, part).weight.std().item()
+        assert std == pytest.approx(by_fan_in if name == "nanochat" else 0.02, rel=0.1)
+
+
 def test_build_reads_text():
     assert build("w16-h4-L2").shape == ModelShape.parse("w16-h4-L2")
 
@@ -170,7 +258,7 @@ def vit(**options):
 
 
 def test_orthogonal_matrices_keep_the_size_and_directions_of_the_drawn_ones():
-    drawn, made = vit(), vit(init="orthogonal")
+    drawn, made = vit(init="unit"), vit(init="orthogonal")
     for (name, old), (_, new) in zip(drawn.named_parameters(), made.named_parameters(), strict=True):
         if "attention" not in name or old.dim() < 2:
             torch.testing.assert_close(new, old, rtol=0, atol=0)

@@ -4,10 +4,8 @@ One cluster serves one long test, because a cluster takes seconds to start. The 
 """
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from headwise.tasks import load_task
 from headwise.training.loop import train_run
 from headwise.training.resume import DiskError
 from headwise.training.run import Execution, Run
+from helpers.clusters import local_cluster
 from helpers.runs import slow_task, some_runs, wait_until
 
 UNHEARD = "127.0.0.1:1"  # nobody listens there
@@ -90,24 +89,8 @@ class Reporter:
 
 @pytest.fixture
 def cluster():
-    pytest.importorskip("ray")
-    folder = tempfile.mkdtemp(prefix="hw", dir="/tmp")  # short: sockets lie in it
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "250")  # a busy machine takes its time
-        patch.delenv("RAY_ADDRESS", raising=False)
-        from ray.cluster_utils import Cluster
-
-        handler = signal.getsignal(signal.SIGTERM)
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        try:
-            yield started
-        finally:
-            sys.modules["ray"].shutdown()
-            started.shutdown()
-            signal.signal(signal.SIGTERM, handler)
-            shutil.rmtree(folder, ignore_errors=True)
+    with local_cluster() as started:
+        yield started
 
 
 def connect(cluster):
@@ -272,8 +255,8 @@ def test_a_run_that_makes_no_step_is_ended_and_one_that_waits_is_not():
 
 def test_a_board_passes_messages_both_ways():
     board = ray_cluster._Board()
-    assert board.write(1, 5) is False
-    assert board.write(1, 6) is False
-    assert board.read(True) == {1: 6}
+    assert board.write(1, 5, [(4, "loss", 2.0)]) is False
+    assert board.write(1, 6, [(6, "loss", 1.0)]) is False
+    assert board.read(True) == {1: (6, [(4, "loss", 2.0), (6, "loss", 1.0)])}
     assert board.read(True) == {}
-    assert board.write(2, 1) is True
+    assert board.write(2, 1, []) is True

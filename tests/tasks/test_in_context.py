@@ -196,6 +196,14 @@ def test_networks_are_learned_best_by_networks():
     assert error(task, _network(20), 30) < 0.5 * min(error(task, _ridge(1.0), 30), error(task, _nearest, 30))
 
 
+@pytest.mark.parametrize(("dim", "points"), [(5, 11), (8, 30)])
+def test_one_gradient_step_is_what_algebra_says(dim, points):
+    """Of the best length after k examples, its weights leave (dim + 1) / (k + dim + 1) of the function."""
+    name, error = InContext(dim=dim, points=points).simple_baseline()
+    assert name == "one gradient step"
+    assert error == pytest.approx(sum((dim + 1) / (k + dim + 1) for k in range(points)) / points, rel=0.04)
+
+
 @pytest.mark.parametrize(
     ("kind", "own"),
     [

@@ -5,7 +5,7 @@ import torch
 
 from headwise.shape import ModelShape, ShapeError
 from headwise.spec import SpecError
-from headwise.tasks import load_task, names, parse
+from headwise.tasks import load_task, names, parse, written
 from headwise.tasks.nearest_neighbor import NearestNeighbor
 from headwise.tasks.stream import Draw
 from headwise.training.loop import Interrupted, train_run
@@ -108,8 +108,16 @@ def test_trivial_and_least_errors_are_in_order(task):
     assert floor is None or 0 <= floor < trivial
 
 
+def test_a_simple_baseline_is_named_and_no_worse_than_no_skill(task):
+    name, error = task.simple_baseline()
+    assert name
+    assert (task.floor() or 0) < error <= task.trivial_error()
+    assert load_task(task.spec()).simple_baseline() == (name, error)
+
+
 def test_a_task_goes_into_a_run_and_out(task):
     assert load_task(task.spec()) == task
+    assert parse(written(task)) == task.resolved()
     assert task.summary
 
 
@@ -118,6 +126,19 @@ def test_a_task_is_written_as_text():
     assert parse("nearest-neighbor,layout=orthogonal,bias=0.5,queries=separate").bias == 0.5
     with pytest.raises(SpecError, match="no field 'source'"):
         parse("recall:file.txt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "recall,pairs=2,power=0.5",
+        "pathfinder,distractors=0",
+        "images,grey=true,augment=crop-flip",
+        "in-context,kind=tree",
+    ],
+)
+def test_a_task_is_written_as_it_was(text):
+    assert written(parse(text)) == text
 
 
 def test_unknown_tasks_and_options_are_refused():

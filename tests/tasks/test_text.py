@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.data.ngrams import KneserNey, histories
-from headwise.data.text import PARTS
+from headwise.data.ngrams import NONE, KneserNey, histories
+from headwise.data.text import PARTS, cut
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import load_task, parse
@@ -45,7 +47,7 @@ def batches(task, stream, batch=7):
 # ---- windows -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters", "bpe"])
 @pytest.mark.parametrize("context", [5, 64])
 def test_held_out_windows_score_every_token_but_the_first_once(source, tokenizer, context):
     task = Text(source=source, tokenizer=tokenizer, vocab=300, context=context)
@@ -99,6 +101,19 @@ def test_training_windows_begin_everywhere(source):
 def test_a_context_that_does_not_fit_is_refused(source):
     with pytest.raises(SpecError, match=r"is too short: .* 5000 needs 5001; give more text or a shorter context"):
         Text(source=source, context=5000).draw(0, "validation", 0, 1)
+
+
+def test_a_field_is_part_of_a_run_where_it_is_given(tmp_path):
+    """And of none where it is not: keys are older than the option."""
+    place = tmp_path / "mine.jsonl"
+    place.write_text('{"title": "no", "body": "some words to read"}\n' * 500)
+    task = parse(f"text:{place},field=body,context=16")
+    assert load_task(task.spec()).draw(0, "train", 0, 1)[0].shape == (1, 16)
+    assert bytes(task.corpus.tokens[:38]) == b"some words to read\n" * 2
+    assert task.spec()["field"] == "body"
+    assert "field" not in Text().spec()
+    with pytest.raises(SpecError, match="columns of text: title, body"):
+        parse(f"text:{place}")
 
 
 def test_other_data_than_planned_is_refused(tmp_path):
@@ -162,8 +177,33 @@ def test_pairs_are_paid_by_their_bytes(source):
     assert metrics["error"] == pytest.approx(math.log2(300) * len(scored) / task.corpus.sizes[scored].sum(), rel=1e-5)
 
 
+@pytest.fixture
+def with_unknown(tmp_path):
+    """Of its held-out text only the test part has three characters of seven bytes more, and one of them twice."""
+    place = tmp_path / "letters.txt"
+    data = bytearray("".join(random.Random(0).choices("abcde \n", k=40_000)), "ascii")
+    ((first, _),) = cut(40_000)["test"]
+    data[first + 100 : first + 109] = "é€éü".encode()
+    place.write_bytes(bytes(data[:-1]) + b"\n")
+    return str(place)
+
+
+def test_unknown_characters_are_paid_by_their_bytes(with_unknown):
+    """A model that knows nothing gives each token the same; a byte of an unknown character costs 8 bits more."""
+    task = Text(source=with_unknown, tokenizer="characters", context=64)
+    assert task.default_options().vocab == 8
+    found = [task.scores(torch.zeros(*labels.shape, 8), labels) for _, labels in batches(task, "test")]
+    metrics = task.metrics({name: torch.cat([row[name] for row in found]) for name in found[0]})
+    scored = sum(last - first - 1 for first, last in task.corpus.segments["test"])
+    assert metrics["error"] == pytest.approx((3 * scored + 8 * 9) / scored, rel=1e-6)
+    assert metrics["nats_per_token"] == pytest.approx(metrics["error"] * math.log(2))
+    alone = task.replace(source=with_unknown, objective="masked")
+    assert alone.mask == 8
+    assert alone.default_options().vocab == 9
+
+
 @pytest.mark.parametrize("objective", ["next", "masked"])
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters", "bpe"])
 def test_the_trivial_error_is_that_of_the_frequencies(source, tokenizer, objective):
     """A model that outputs the logarithms of the training part's counts has it."""
     task = Text(source=source, tokenizer=tokenizer, vocab=300, objective=objective, context=64)
@@ -174,7 +214,82 @@ def test_the_trivial_error_is_that_of_the_frequencies(source, tokenizer, objecti
     assert task.trivial_error() == pytest.approx(metrics["error"], rel=1e-5)
 
 
+def test_the_trivial_error_pays_for_unknown_characters(with_unknown):
+    task = Text(source=with_unknown, tokenizer="characters", context=64)
+    train = np.concatenate([task.corpus.tokens[a:b] for a, b in task.corpus.segments["train"]])
+    logits = torch.log(1 + torch.tensor(np.bincount(train, minlength=8)))
+    found = [task.scores(logits.expand(*labels.shape, -1), labels) for _, labels in batches(task, "test")]
+    metrics = task.metrics({name: torch.cat([row[name] for row in found]) for name in found[0]})
+    assert task.trivial_error() == pytest.approx(metrics["error"], rel=1e-5)
+
+
 # ---- baselines -----------------------------------------------------------------------------------------------------
+
+
+def bigram_by_hand(train, scored, vocab):
+    """Interpolated Kneser-Ney of two tokens, from dictionaries: the probability of each (before, token)."""
+    pairs = Counter(pair for segment in train for pair in pairwise(segment))
+    endings = Counter(token for _, token in pairs)
+
+    def discounts(counts):
+        seen = Counter(counts.values())
+        share = seen[1] / (seen[1] + 2 * seen[2]) if all(seen[i] for i in (1, 2, 3, 4)) else 0
+        found = {i: i - (i + 1) * share * seen[i + 1] / seen[i] for i in (1, 2, 3)} if share else {1: 0}
+        return found if min(found.values()) > 0 else {1: 0.5, 2: 1.0, 3: 1.5}
+
+    of_pairs, of_endings = discounts(pairs), discounts(endings)
+    begun, given = Counter(), Counter()
+    for (before, _), count in pairs.items():
+        begun[before] += count
+        given[before] += of_pairs[min(count, 3)]
+    spare = sum(of_endings[min(count, 3)] for count in endings.values()) / endings.total()
+
+    def probability(before, token):
+        count = endings[token]
+        lower = (count - of_endings[min(count, 3)] if count else 0) / endings.total() + spare / vocab
+        if not begun[before]:
+            return lower
+        count = pairs[before, token]
+        return (count - of_pairs[min(count, 3)] if count else 0) / begun[before] + given[before] / begun[before] * lower
+
+    return [probability(*pair) for pair in scored]
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters", "bpe"])
+def test_the_bigram_is_what_counting_says(source, with_unknown, tokenizer):
+    place = with_unknown if tokenizer == "characters" else source
+    task = Text(source=place, tokenizer=tokenizer, vocab=300, context=50)
+    corpus = task.corpus
+    train, test = ([corpus.tokens[a:b].tolist() for a, b in corpus.segments[part]] for part in ("train", "test"))
+    scored = [pair for segment in test for pair in pairwise(segment)]
+    bits = -np.log2(bigram_by_hand(train, scored, corpus.vocab)).sum() + 8 * sum(t == corpus.unknown for _, t in scored)
+    name, error = task.simple_baseline()
+    assert name == "bigram"
+    assert error == pytest.approx(bits / sum(corpus.sizes[token] for _, token in scored), rel=1e-9)
+    assert error < task.trivial_error()
+
+
+def test_both_sides_are_weighed_as_bayes_would(source):
+    """Of masked tokens, one at a time, with the two models' own probabilities."""
+    task = Text(source=source, objective="masked", context=20)
+    segments = [task.corpus.tokens[a:b] for a, b in task.corpus.segments["train"]]
+    left, right = KneserNey(segments, 256, 2), KneserNey([segment[::-1] for segment in segments], 256, 2)
+    inputs, labels = (torch.cat(part).numpy() for part in zip(*batches(task, "test"), strict=True))
+    tokens, bits = np.arange(256), []
+    for row, column in zip(*np.nonzero(labels != NOT_SCORED), strict=True):
+        line = [NONE, *(NONE if token == task.mask else token for token in inputs[row]), NONE]
+        sides = [
+            model.probabilities(np.full((256, 1), line[at]), tokens)
+            for model, at in ((left, column), (right, column + 2))
+        ]
+        chances = sides[0] * sides[1] / left.probabilities(np.full((256, 1), NONE), tokens)
+        chances /= chances.sum()
+        if line[column + 1] != NONE:
+            chances = chances / 2 + (tokens == line[column + 1]) / 2
+        bits.append(-np.log2(chances[labels[row, column]]))
+    name, error = task.simple_baseline()
+    assert name == "bigrams from both sides"
+    assert error == pytest.approx(np.mean(bits), rel=1e-9)
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
@@ -200,14 +315,14 @@ def test_neighbours_tell_something_and_both_sides_more(source):
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters"])
 @pytest.mark.parametrize("objective", ["next", "masked"])
-def test_a_model_learns(source, objective):
-    task = Text(source=source, context=32, objective=objective)
-    recipe = Recipe(batch=16, learning_rate=0.01)
-    run = Run(
-        task=task.spec(), shape="w32-h2-L1", options=task.default_options(), recipe=recipe, steps=60, evaluations=1
-    )
-    result = train_run(run)
+def test_a_model_learns(source, objective, tokenizer):
+    task = Text(source=source, context=32, objective=objective, tokenizer=tokenizer)
+    # BERT's first weights are small: masked tokens stay at their frequencies for some hundred steps
+    rate, steps = (0.01, 60) if objective == "next" else (0.003, 400)
+    settings = {"shape": "w32-h2-L1", "recipe": Recipe(batch=16, learning_rate=rate), "steps": steps, "evaluations": 1}
+    result = train_run(Run(task=task.spec(), options=task.default_options(), **settings))
     assert result.status == "done", result.message
     name = "bits_per_byte" if objective == "next" else "bits_per_masked_byte"
     assert result.metrics["error"] == result.metrics[name] < task.trivial_error()

@@ -193,6 +193,14 @@ def test_schedules(kind, middle, end):
     assert factors[-1] == pytest.approx(end, abs=0.01)
 
 
+def test_a_schedule_ends_at_a_part_of_the_highest_learning_rate():
+    """nanoGPT's: cosine from the end of the warm-up to 10 %."""
+    recipe = Recipe(warm_up=0.1, final_learning_rate=0.1)
+    for step in (100, 550, 999):
+        expected = 0.1 + 0.5 * (1 + math.cos(math.pi * (step - 100) / 900)) * 0.9
+        assert schedule(step, 1000, recipe) == pytest.approx(expected)
+
+
 # ---- optimisers ----------------------------------------------------------------------------------------------------
 
 

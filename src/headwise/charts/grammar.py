@@ -37,9 +37,17 @@ def _theme() -> alt.theme.ThemeConfig:
     )
 
 
-def save(chart: Any, directory: Path, name: str) -> list[Path]:
-    """Write `name` as a picture (PNG, SVG, PDF) and as a page that needs no network, and say where they are."""
+def save(chart: Any, directory: Path, name: str, question: str = "") -> list[Path]:
+    """Write `name` as a picture (PNG, SVG, PDF) and as a page that needs no network, and say where they are.
+
+    The page holds the hash of the `question` that the chart answers; a chart of another question is not replaced, and
+    this one's name then ends with a part of the hash.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    if question:
+        page = directory / f"{name}.html"
+        name = name if not page.exists() or question in page.read_text() else f"{name}-{question[:6]}"
+        chart = chart.properties(usermeta={"question": question})
     files = [directory / f"{name}.{kind}" for kind in ("png", "svg", "pdf", "html")]
     for file in files:
         settings: dict[str, Any] = {".html": {"inline": True}, ".png": {"scale_factor": 2}}

@@ -26,7 +26,8 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stopped:
             summary = getattr(stopped, "summary", None)  # of a sweep, which has saved what there was
-            saved = f": {summary.trained} runs are stored, {summary.stopped} are in checkpoints" if summary else ""
+            left = "are in checkpoints" if getattr(stopped, "checkpoints", True) else "will begin again"
+            saved = f": {summary.trained} runs are stored, {summary.stopped} {left}" if summary else ""
             typer.echo(f"headwise: stopped{saved}; the same command goes on from there", err=True)
             raise typer.Exit(130) from None
 
@@ -123,7 +124,11 @@ def shapes(
     ] = "params",
     tolerance: Annotated[str, typer.Option(help="How much that cost may differ.")] = "1%",
     vary: Annotated[
-        str, typer.Option(help="What may change, separated by commas: heads, qk_rank, v_rank, kv_heads, depth, mlp.")
+        str,
+        typer.Option(
+            help="What may change, separated by commas: heads, qk_rank, v_rank, kv_heads, kv_latent, q_latent, "
+            "rope_rank, depth, mlp."
+        ),
     ] = "heads",
     context: TokensOption = 0,
     limit: Annotated[int, typer.Option(help="Rows to print.")] = 40,

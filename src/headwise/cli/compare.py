@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.recipe import with_recipe
 from headwise.cli.terminal import (
     AsJson,
     DeviceOption,
@@ -12,6 +13,7 @@ from headwise.cli.terminal import (
     RayAddress,
     ResultsFolder,
     StorePath,
+    TrackOption,
     WorkersOption,
     listed,
     show_or_json,
@@ -21,7 +23,9 @@ from headwise.cli.terminal import (
 
 def add_to(app: typer.Typer) -> None:
     """Hang these commands on the main one."""
-    app.command(epilog="Example: headwise compare --task text:my.txt --base w64-h4-L2 --budget 25m")(compare)
+    app.command(epilog="Example: headwise compare --task text:my.txt --base w64-h4-L2 --budget 25m")(
+        with_recipe(compare)
+    )
     app.command(epilog="Example: headwise suggest --base w512-h8-L6 --goal memory")(suggest)
 
 
@@ -35,15 +39,15 @@ def compare(
         typer.Option(help="A variant to compare; repeat for more.", show_default="shapes of equal cost"),
     ] = None,
     hold: Annotated[
-        str, typer.Option(help="Cost that is equal in all variants: params, flops, kv (KV cache) or time.")
+        str, typer.Option(help="Cost equal in all variants: params (of the body), flops, kv (KV cache) or time.")
     ] = "params",
     vary: Annotated[
         str,
         typer.Option(
-            help="What variants may change, separated by commas: heads, qk_rank, v_rank, kv_heads, depth, mlp."
+            help="What variants may change, separated by commas: heads, qk_rank, v_rank, kv_heads, kv_latent, "
+            "q_latent, rope_rank, depth, mlp."
         ),
     ] = "heads",
-    family: Annotated[str, typer.Option(help="Model family: gpt2, llama, ...", show_default="the task's usual")] = "",
     budget: Annotated[str, typer.Option(help="Total time: 90s, 30m, 2h.")] = "30m",
     steps: Annotated[
         int, typer.Option(help="Training steps per finalist.", show_default="as many as fit the budget")
@@ -67,19 +71,46 @@ def compare(
         str, typer.Option(help="JSON file that --command writes; may have {seed}, {key}, ... in it.")
     ] = "",
     metric: Annotated[
-        str, typer.Option(help="Name of the metric in --metric-json, or its column in --from.")
-    ] = "metric",
-    from_: Annotated[
-        Path | None, typer.Option("--from", help="Compare finished runs: a CSV file with columns arm, seed, metric.")
+        str,
+        typer.Option(
+            help="Name of the metric in --metric-json, or its column in --from.",
+            show_default="metric; the only one that can be meant",
+        ),
+    ] = "",
+    higher_is_better: Annotated[
+        bool | None,
+        typer.Option(
+            "--higher-is-better/--lower-is-better",
+            help="Which way --metric is better.",
+            show_default="known by its name (accuracy, BLEU, loss), else lower",
+        ),
     ] = None,
+    parallel: Annotated[int, typer.Option(help="Commands at once.", show_default="one per device, else 1")] = 0,
+    devices: Annotated[
+        str, typer.Option(help="CUDA_VISIBLE_DEVICES for commands at once, as in 0,1,2,3.", show_default="none")
+    ] = "",
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Compare finished runs: a CSV, TSV, JSON lines or Parquet file, a line per run."),
+    ] = None,
+    arm_columns: Annotated[
+        str,
+        typer.Option(
+            help="Columns of --from that name a variant, as in heads,kv_heads.",
+            show_default="arm, variant, shape, model or name",
+        ),
+    ] = "",
     workers: WorkersOption = 0,
     ray: RayAddress = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     store: StorePath = None,
+    track: TrackOption = "",
     out: Annotated[Path, typer.Option(help="Folder for the chart.")] = Path("headwise-compare"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost, and stop.")] = False,
     as_json: AsJson = False,
+    *,
+    recipe: dict[str, Any],
 ) -> None:
     """Find the best shape for a task within a time budget: tuned, with paired seeds."""
     import headwise
@@ -89,17 +120,20 @@ def compare(
     if sum(map(bool, (task, command, from_))) != 1:
         raise SpecError("give one of --task (to train here), --command (your own trainer) and --from (finished runs)")
     if from_:
-        answer = headwise.compare_table(from_, base, metric=metric, out=out)
+        about: dict[str, Any] = {"arm_columns": listed(arm_columns), "higher_is_better": higher_is_better}
+        answer = headwise.compare_table(from_, base, metric=metric, out=out, **about)
         return show_or_json(answer, as_json, answer_tables)
     variants = [shape for text in arms or [] for shape in text.split()]
     settings: dict[str, Any] = {"command": command, "metric_json": metric_json, "metric": metric, "hold": hold}
-    settings |= {"vary": listed(vary), "family": family, "budget": budget, "steps": steps, "seeds": seeds}
+    settings |= {"vary": listed(vary), "budget": budget, "steps": steps, "seeds": seeds}
     settings |= {"learning_rates": lr, "batch_size": batch_size, "workers": workers, "ray": ray}
-    settings |= {"device": device, "precision": precision, "store": store}
+    settings |= {"higher_is_better": higher_is_better, "device": device, "precision": precision, "store": store}
+    settings |= {"parallel": parallel, "devices": devices, "watching": watched, **recipe}
     if dry_run:
         planned = headwise.plan_comparison(task, base, variants, **settings)
         return show_or_json(planned, as_json, plan_lines)
-    settings |= {"watching": watched, "on_plan": lambda plan: typer.echo("\n".join(plan_lines(plan)), err=True)}
+    settings |= {"on_plan": lambda plan: typer.echo("\n".join(plan_lines(plan)), err=True)}
+    settings |= {"track": track}
     answer = headwise.compare(task, base, variants, out=out, **settings)
     show_or_json(answer, as_json, answer_tables)
     if answer.summary and answer.summary.failed:

@@ -13,6 +13,7 @@ from headwise.cli.terminal import (
     RayAddress,
     ResultsFolder,
     StorePath,
+    TrackOption,
     WorkersOption,
     print_json,
     show_or_json,
@@ -78,7 +79,7 @@ def study_run(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
-    track: Annotated[str, typer.Option(help="Also log curves to tensorboard or wandb.", show_default="none")] = "",
+    track: TrackOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what the runs cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:

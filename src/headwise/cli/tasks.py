@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.terminal import AsJson, StorePath, show_or_json, watched
+from headwise.cli.recipe import with_recipe
+from headwise.cli.terminal import AsJson, StorePath, TrackOption, show_or_json, watched
 
 TASK_HELP = "NAME[:SOURCE][,OPTION=VALUE...], or a .py file of your own"
 
@@ -14,7 +15,7 @@ TASK_HELP = "NAME[:SOURCE][,OPTION=VALUE...], or a .py file of your own"
 def add_to(app: typer.Typer) -> None:
     """Hang these commands on the main one."""
     app.command(epilog="Example: headwise tasks   or: headwise tasks text:my.txt --baselines")(tasks)
-    app.command(epilog="Example: headwise train --task text:my.txt --shape w128-h4-L4 --steps 500")(train)
+    app.command(epilog="Example: headwise train --task text:my.txt --shape w128-h4-L4 --steps 500")(with_recipe(train))
 
 
 def tasks(
@@ -52,9 +53,6 @@ def train(
             help="Peak learning rate; of several (0.001,0.003,0.01) the one with the best validation loss.",
         ),
     ] = "0.002",
-    optimizer: Annotated[str, typer.Option(help="adamw, or muon for the matrices of the layers.")] = "adamw",
-    weight_decay: Annotated[float, typer.Option(help="Weight decay of matrices.")] = 0.0,
-    clip: Annotated[float, typer.Option(help="Largest gradient norm; 0 for no clipping.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
     store: StorePath = None,
@@ -62,7 +60,10 @@ def train(
         Path | None,
         typer.Option(help="Folder for the checkpoint of a run given as JSON.", show_default="none is kept"),
     ] = None,
+    track: TrackOption = "",
     as_json: AsJson = False,
+    *,
+    recipe: dict[str, Any],
 ) -> None:
     """Train one model on a task, or a run given as JSON (also under torchrun)."""
     import headwise
@@ -75,13 +76,12 @@ def train(
         steps=steps,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        optimizer=optimizer,
-        weight_decay=weight_decay,
-        clip=clip,
+        **recipe,
         seed=seed,
         keep_weights=keep_weights,
         store=store,
         checkpoints=checkpoints,
+        track=track,
         watching=watched,
     )
     failed = trained.status == "failed"

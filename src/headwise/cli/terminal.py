@@ -29,6 +29,9 @@ OwnStudies = Annotated[
 WorkersOption = Annotated[int, typer.Option(help="Number of processes.", show_default="one per core")]
 RayAddress = Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+TrackOption = Annotated[
+    str, typer.Option(help="Also log curves to tensorboard or wandb while runs go on.", show_default="none")
+]
 PrecisionOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 Result = TypeVar("Result", bound="Shown")
 

@@ -1,25 +1,28 @@
 """Which variant is best, from finished runs: a pure function of rows.
 
-The model is the textbook one for paired runs (randomised blocks): error = variant + seed + noise, the noise alike in
-every variant. Seeds cancel because every variant ran all of them. Under a flat prior the variants' means then follow a
-multivariate t with (variants − 1)(seeds − 1) degrees of freedom around what was measured: intervals against the base
-and the probability of being best are both read off it, the first corrected for the number of variants. No torch here.
+What the runs say of the variants' means is the textbook's (`designs`): randomised blocks where runs are paired by their
+seeds, Welch's t where they are not. Intervals against the base and the probability of being best are both read off it,
+the first corrected for the number of variants. Here everything is a loss, of which less is better; what a ranking holds
+are the metric's own numbers. No torch here.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mean
-from typing import Any
 
-from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, mean_interval, t_quantile
+from headwise.comparison.designs import Design, Paired, Unpaired
+from headwise.comparison.metric import Metric
+from headwise.ledger.statistics import LEVEL, mean_interval
+from headwise.spec import SpecError
 from headwise.store.rows import Row
 
-DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two variants that are equal, wrong in 1 of 20 cases
+DECIDED = 0.5 + LEVEL / 2  # P(best) above it: for two equal variants wrong in 1 of 20 cases, for more in fewer
 DRAWS, DRAWN_FROM = 200_000, 0  # of the posterior, and the seed of its random numbers
+LEAST_RUNS = 2  # of a variant that is judged, where others have as many
 MOST_SEEDS = 100  # variants that more would be needed for are as good as equal
 
-Curve = list[tuple[int, float]]  # steps and validation errors
+Curve = list[tuple[int, float]]  # steps and validation metric
 
 
 @dataclass(frozen=True)
@@ -42,86 +45,99 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """`winner` is the variant with the least error; whether that is more than chance, `decided` says."""
+class Gate:
+    """Whether variants can be ranked at all: something that must hold of the runs; None where it cannot be checked."""
 
-    base: str
-    arms: tuple[Judged, ...]
-    seeds: tuple[int, ...]  # those that were compared: every judged variant has them
-    winner: str | None = None
-    probability_best: float = math.nan
-    decided: bool = False
-    contenders: tuple[str, ...] = ()  # variants that may still be the best
-    needed: int | None = None  # paired seeds that would decide between them; None where no reasonable number would
+    name: str
+    passed: bool | None
+    detail: str
+    remedy: str = ""  # what to do where it does not hold: steps, learning rates
 
 
 @dataclass(frozen=True)
-class _Table:
-    """Errors of the judged variants, by variant and then by seed."""
+class Ranking:
+    """`winner` is the variant with the best mean; whether that is more than chance, `decided` says."""
 
-    seeds: tuple[int, ...] = ()
-    errors: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def means(self) -> dict[str, float]:
-        return {variant: mean(errors) for variant, errors in self.errors.items()}
-
-    @property
-    def freedom(self) -> int:
-        return (len(self.errors) - 1) * (len(self.seeds) - 1)
-
-    def residuals(self) -> dict[str, list[float]]:
-        """What neither the variant nor the seed explains."""
-        of_variant, of_seed = self.means, [mean(column) for column in zip(*self.errors.values(), strict=True)]
-        whole = mean(of_seed)
-        return {
-            variant: [error - of_variant[variant] - seed + whole for error, seed in zip(errors, of_seed, strict=True)]
-            for variant, errors in self.errors.items()
-        }
+    base: str
+    arms: tuple[Judged, ...]
+    seeds: tuple[int, ...]  # that at least two judged variants have; where runs are not paired, all
+    winner: str | None = None  # None where there is no answer
+    probability_best: float = math.nan
+    decided: bool = False
+    contenders: tuple[str, ...] = ()  # variants that may still be the best
+    needed: int | None = None  # seeds that would decide between them; None where no reasonable number would
+    metric: Metric = field(default_factory=Metric)
+    paired: bool = True
+    gates: tuple[Gate, ...] = ()
 
     @property
-    def variance(self) -> float:
-        """Of one run's noise."""
-        return sum(r * r for one in self.residuals().values() for r in one) / self.freedom
+    def judged(self) -> list[Judged]:
+        return [variant for variant in self.arms if not variant.note]
+
+    @property
+    def failed_gates(self) -> list[Gate]:
+        return [gate for gate in self.gates if gate.passed is False]
+
+    def behind(self, variant: str, other: str) -> float:
+        """How much worse a variant's mean is than another's; negative where it is better."""
+        means = {one.arm: self.metric.loss(one.metric) for one in self.arms}
+        return means[variant] - means[other]
 
 
-def rank_variants(rows: Iterable[Row], base: str, curves: Mapping[str, Curve] | None = None) -> Ranking:
-    """Rows have an `arm` in their cell and an `error`, which is infinite where the run diverged.
+def rank_variants(
+    rows: Iterable[Row],
+    base: str,
+    curves: Mapping[str, Curve] | None = None,
+    *,
+    metric: Metric | None = None,
+    paired: bool = True,
+) -> Ranking:
+    """Rows have an `arm` in their cell and the metric as `error`, which is infinite where the run diverged.
 
-    `curves` are validation curves by a row's key: what the steps to reach the base's loss are read off.
+    `curves` are validation curves by a row's key: what the steps to reach the base's last point are read off. Rows
+    that are not `paired` have seeds that only number the runs of a variant.
     """
-    variants: dict[str, dict[int, Row]] = {base: {}}
-    for row in rows:
-        variants.setdefault(row.cell["arm"], {})[row.seed] = row
-    notes = _excluded(variants)
-    judged = {variant: its_rows for variant, its_rows in variants.items() if variant not in notes}
-    seeds = tuple(sorted(set.intersection(*(set(its_rows) for its_rows in judged.values())))) if judged else ()
-    table = _Table(
-        seeds, {variant: [its_rows[seed].metrics["error"] for seed in seeds] for variant, its_rows in judged.items()}
-    )
-    notes |= {variant: "its seeds are not those of the other variants" for variant in judged if not seeds}
-    chances = probabilities_best(table.errors) if len(seeds) > 1 else {}
-    reached = _reached(
-        {variant: [its_rows[seed] for seed in seeds] for variant, its_rows in judged.items()}, base, curves or {}
-    )
+    metric = metric or Metric()
+    variants = _by_seed(rows, base)
+    notes = _excluded(variants, paired)
+    losses = {
+        variant: {seed: metric.loss(row.metrics["error"]) for seed, row in its_rows.items()}
+        for variant, its_rows in variants.items()
+        if variant not in notes
+    }
+    design: Design = Paired(losses) if paired else Unpaired(losses)
+    chances = probabilities_best(design) if design.answers else {}
+    kept = {variant: [variants[variant][seed] for seed in its] for variant, its in design.losses.items()}
+    reached = _reached(kept, base, curves or {}, metric, paired)
     numbers = [
-        Judged(variant, len(variants[variant]), note=notes[variant])
+        Judged(variant, len(its_rows), note=notes[variant])
         if variant in notes
         else Judged(
             variant,
-            len(seeds),
-            *spread(table.errors[variant], LEVEL),
-            *_delta(table, variant, base),
+            len(kept[variant]),
+            *spread([row.metrics["error"] for row in kept[variant]], LEVEL),
+            *_own(metric, *_delta(design, variant, base)),
             chances.get(variant, math.nan),
             *reached.get(variant, ()),
         )
-        for variant in variants
+        for variant, its_rows in variants.items()
     ]
-    return _decide(Ranking(base, tuple(numbers), seeds), table, chances)
+    seeds = tuple(sorted({seed for its in design.losses.values() for seed in its}))
+    return _decide(Ranking(base, tuple(numbers), seeds, metric=metric, paired=paired), design, chances)
 
 
-def _excluded(variants: dict[str, dict[int, Row]]) -> dict[str, str]:
-    """Variants that cannot be judged, and why: nothing finished, something diverged, or too few seeds to pair."""
+def _by_seed(rows: Iterable[Row], base: str) -> dict[str, dict[int, Row]]:
+    variants: dict[str, dict[int, Row]] = {base: {}}
+    for row in rows:
+        its_rows = variants.setdefault(row.cell["arm"], {})
+        if row.seed in its_rows:
+            raise SpecError(f"there are two runs of {row.cell['arm']} with seed {row.seed}; remove one of them")
+        its_rows[row.seed] = row
+    return variants
+
+
+def _excluded(variants: dict[str, dict[int, Row]], paired: bool) -> dict[str, str]:
+    """Variants that cannot be judged, and why: nothing finished, something diverged, or no runs to compare with."""
     notes = {}
     most = max(len(its_rows) for its_rows in variants.values())
     for variant, its_rows in variants.items():
@@ -130,9 +146,31 @@ def _excluded(variants: dict[str, dict[int, Row]]) -> dict[str, str]:
             notes[variant] = "no finished runs"
         elif wild:
             notes[variant] = f"diverged with seed {', '.join(map(str, wild))}"
-        elif len(its_rows) < min(LEAST_SEEDS, most):
+        elif len(its_rows) < min(LEAST_RUNS, most):
             notes[variant] = f"only {len(its_rows)} of {most} seeds finished"
+    if paired:
+        left = {variant: {*its_rows} for variant, its_rows in variants.items() if variant not in notes}
+        notes |= dict.fromkeys(_apart(left), "its seeds are not those of the other variants")
     return notes
+
+
+def _apart(seeds: dict[str, set[int]]) -> list[str]:
+    """Variants without a seed, of their own or through others, that links them to the base, which comes first."""
+    groups: list[set[str]] = []
+    for variant in seeds:
+        linked = [group for group in groups if any(seeds[variant] & seeds[other] for other in group)]
+        groups = [group for group in groups if group not in linked] + [{variant}.union(*linked)]
+    most = max(map(len, groups), default=0)
+    if most < 2 and len(seeds) > 1:
+        return list(seeds)
+    first = next(iter(seeds), None)
+    chosen = next((group for group in groups if first in group and len(group) > 1), None)
+    return [v for v in seeds if v not in (chosen or max(groups, key=len))] if groups else []
+
+
+def _own(metric: Metric, value: float, low: float, high: float) -> tuple[float, float, float]:
+    """A difference of losses as one of the metric's own numbers."""
+    return (-value, -high, -low) if metric.higher_is_better else (value, low, high)
 
 
 def spread(values: list[float], level: float) -> tuple[float, float, float]:
@@ -142,62 +180,55 @@ def spread(values: list[float], level: float) -> tuple[float, float, float]:
     return mean_interval(values, level)
 
 
-def _delta(table: _Table, variant: str, base: str) -> tuple[float, float, float]:
-    """Against the base, the seeds cancelled; the level is divided among the variants that are compared with it."""
-    if base not in table.errors:
+def _delta(design: Design, variant: str, base: str) -> tuple[float, float, float]:
+    """Against the base; the level is divided among the variants that are compared with it."""
+    if base not in design.losses:
         return math.nan, math.nan, math.nan
     if variant == base:
         return 0.0, 0.0, 0.0
-    delta = table.means[variant] - table.means[base]
-    if len(table.seeds) < 2:
-        return delta, -math.inf, math.inf
-    level = 1 - (1 - LEVEL) / (len(table.errors) - 1)
-    half = t_quantile(table.freedom, level) * math.sqrt(2 * table.variance / len(table.seeds))
-    return delta, delta - half, delta + half
+    return design.difference(variant, base, 1 - (1 - LEVEL) / (len(design.variants) - 1))
 
 
-def probabilities_best(errors: Mapping[str, list[float]]) -> dict[str, float]:
+def probabilities_best(design: Design) -> dict[str, float]:
     """Each variant's share of the posterior's draws in which its mean is the least; the same numbers every time."""
-    if len(errors) < 2:
-        return dict.fromkeys(errors, 1.0)
     import numpy as np
 
-    table = _Table(tuple(range(len(next(iter(errors.values()))))), dict(errors))
-    random = np.random.default_rng(DRAWN_FROM)
-    noise = random.standard_normal((DRAWS, len(errors)))
-    scale = np.sqrt(table.freedom / random.chisquare(table.freedom, (DRAWS, 1)))
-    drawn = np.array(list(table.means.values())) + noise * scale * math.sqrt(table.variance / len(table.seeds))
-    best = drawn == drawn.min(1, keepdims=True)
+    drawn = design.draws(np.random.default_rng(DRAWN_FROM), DRAWS)
+    best = drawn <= drawn.min(1, keepdims=True) + design.rounding
     shares = (best / best.sum(1, keepdims=True)).mean(0)  # without any noise, equals share
-    return dict(zip(errors, map(float, shares), strict=True))
+    return dict(zip(design.variants, map(float, shares), strict=True))
 
 
-def _decide(ranking: Ranking, table: _Table, chances: dict[str, float]) -> Ranking:
+def _decide(ranking: Ranking, design: Design, chances: dict[str, float]) -> Ranking:
+    """No winner where nothing can be told: too few runs, one variant, or the best are exactly equal."""
     if not chances:
         return ranking
-    winner = min(table.means, key=lambda variant: table.means[variant])
-    decided = len(chances) > 1 and chances[winner] >= DECIDED
+    winner, second, *_ = sorted(design.variants, key=lambda variant: design.effects[variant])
     contenders = tuple(variant for variant, chance in chances.items() if variant == winner or chance > 1 - DECIDED)
-    needed = None if decided or len(chances) < 2 else seeds_needed(table.errors)
-    outcome: dict[str, Any] = {"winner": winner, "probability_best": chances[winner], "decided": decided}
-    return replace(ranking, **outcome, contenders=contenders, needed=needed)
+    if design.effects[second] - design.effects[winner] <= design.rounding:
+        return replace(ranking, contenders=contenders)
+    decided = chances[winner] >= DECIDED
+    needed = None if decided else seeds_needed(design)
+    found = replace(ranking, winner=winner, probability_best=chances[winner], decided=decided)
+    return replace(found, contenders=contenders, needed=needed)
 
 
-def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
-    """Paired seeds with which the best variant would be decided, if gaps and noise stay what they are.
+def seeds_needed(design: Design) -> int | None:
+    """Runs of each variant with which the best would be decided, if gaps and noise stay what they are.
 
     The chances of the other variants add up to more than theirs together, so the number is on the safe side.
     """
     from scipy.special import stdtr
 
-    table = _Table(tuple(range(len(next(iter(errors.values()))))), dict(errors))
-    least = min(table.means.values())
-    gaps = sorted(value - least for value in table.means.values())[1:]
-    for seeds in range(len(table.seeds) + 1, MOST_SEEDS + 1):
-        unit = math.sqrt(2 * table.variance / seeds)
-        freedom = (len(errors) - 1) * (seeds - 1)
-        if unit == 0 or sum(1 - float(stdtr(freedom, gap / unit)) for gap in gaps) <= 1 - DECIDED:
-            return seeds if unit and gaps[0] else None
+    best, *others = sorted(design.variants, key=lambda variant: design.effects[variant])
+    gaps = {other: design.effects[other] - design.effects[best] for other in others}
+    if min(gaps.values()) <= design.rounding:
+        return None
+    for runs in range(1 + min(map(len, design.losses.values())), MOST_SEEDS + 1):
+        errors = {other: design.standard_error(other, best, runs) for other in others}
+        tails = (1 - float(stdtr(free, gaps[v] / unit)) for v, (unit, free) in errors.items() if unit)
+        if sum(tails) <= 1 - DECIDED:
+            return runs
     return None
 
 
@@ -205,24 +236,28 @@ def seeds_needed(errors: Mapping[str, list[float]]) -> int | None:
 
 
 def _reached(
-    variants: dict[str, list[Row]], base: str, curves: Mapping[str, Curve]
+    variants: dict[str, list[Row]], base: str, curves: Mapping[str, Curve], metric: Metric, paired: bool
 ) -> dict[str, tuple[float, float, float]]:
-    """Steps and seconds until a variant's mean curve is down at the base's last point, and the speed-up that makes.
+    """Steps and seconds until a variant's mean curve is at the base's last point, and the speed-up that makes.
 
-    Validation curves, and so comparable with each other, not with the reported error.
+    Validation curves, and so comparable with each other, not with the reported error; of seeds that both have.
     """
-    averaged = {variant: _mean_curve([curves.get(row.key, []) for row in rows]) for variant, rows in variants.items()}
-    if not averaged.get(base):
-        return {}
-    target = averaged[base][-1][1]
+
+    def course(rows: list[Row], like: list[Row]) -> tuple[Curve, float]:
+        """The mean curve as losses, and the seconds of a step."""
+        same = [row for row in rows if not paired or row.seed in {other.seed for other in like}]
+        points = [[(step, metric.loss(value)) for step, value in curves.get(row.key, [])] for row in same]
+        return _mean_curve(points), mean(row.metrics.get("step_seconds", math.nan) for row in same or rows)
+
     reached = {}
-    for variant, rows in variants.items():
-        step = crossing(averaged[variant], target)
-        reached[variant] = (step, step * mean(row.metrics["step_seconds"] for row in rows))
-    return {
-        variant: (step, time, reached[base][1] / time if time else math.nan)
-        for variant, (step, time) in reached.items()
-    }
+    for variant, rows in variants.items() if base in variants else ():
+        (curve, step_time), (target, base_time) = course(rows, variants[base]), course(variants[base], rows)
+        if not target:
+            continue
+        step, of_base = crossing(curve, target[-1][1]), crossing(target, target[-1][1])
+        time = step * step_time
+        reached[variant] = step, time, of_base * base_time / time if time else math.nan
+    return reached
 
 
 def _mean_curve(curves: list[Curve]) -> Curve:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from headwise.comparison.plan import ComparisonPlan, PlannedVariant, still_in
+from headwise.comparison.plan import ComparisonPlan, Course, PlannedVariant, growth, kept_rates, still_in
 from headwise.comparison.question import Question, chosen_variants
 from headwise.spec import SpecError
-from headwise.training.run import Recipe, Run
+from headwise.training.run import Run
 
 MANY = 10**9  # steps that no measurement reaches
 MEASURED_STEPS, MEASURED_SECONDS = 3, 1.0  # at least; a busy machine gives its time in bursts
@@ -38,9 +38,9 @@ def measure_steps(runs: list[Run], workers: int) -> list[float]:
     """Seconds of a training step of each run, with all workers busy."""
     from concurrent.futures import ProcessPoolExecutor
 
-    from headwise.sweep.processes import worker_context
+    from headwise.sweep.processes import undisturbed, worker_context
 
-    with ProcessPoolExecutor(workers, worker_context()) as pool:
+    with ProcessPoolExecutor(workers, worker_context(), undisturbed) as pool:
         return list(pool.map(measure_step, runs))
 
 
@@ -72,15 +72,52 @@ def run_seconds(plan: ComparisonPlan, variant: PlannedVariant, run: Run) -> floa
 
 
 def plan_seconds(plan: ComparisonPlan, workers: int) -> float:
-    """At most, if the variants stay as fast as they were: the slowest survive every round of trials."""
-    slow = sorted(plan.arms[1:], key=lambda variant: variant.step_seconds * variant.steps, reverse=True)
-    variants, rates, total = [plan.arms[0], *slow], len(plan.rates), 0.0
-    for divisor in plan.rungs:
-        one = [run_seconds(plan, variant, plan.trial(variant, plan.rates[0], divisor)) for variant in variants]
-        total += START_SECONDS + makespan(one * rates, workers)
-        rates, variants = math.ceil(rates / 2), variants[: 1 + still_in(len(variants) - 1)]
+    """At most, if the variants stay as fast as they were: the slowest survive every round of trials, and every
+    variant's grid of learning rates grows as often as it may."""
+    return BUSIER * _from_round(plan, workers, _slowest_first(plan, [variant.shape for variant in plan.arms]), 1)
+
+
+def seconds_left(plan: ComparisonPlan, workers: int, course: Course, missing: list[Run]) -> float:
+    """At most, for what is not done: the missing runs of the stage that a course is at, and what may come after it."""
+    if not course.runs:
+        return 0.0
+    variants = _slowest_first(plan, course.alive)
+    by_shape = {variant.shape: variant for variant in variants}
+    stage = START_SECONDS + makespan((run_seconds(plan, by_shape[run.shape], run) for run in missing), workers)
+    if course.finals:
+        return BUSIER * stage
+    wider = (growth(course.round) - course.grown) * _widening(plan, workers, variants, course.round)
+    kept = variants[: 1 + still_in(len(variants) - 1)]
+    return BUSIER * (stage + wider + _from_round(plan, workers, kept, course.round + 1))
+
+
+def _slowest_first(plan: ComparisonPlan, shapes: list[str]) -> list[PlannedVariant]:
+    """Those of these shapes: the base, then the others."""
+    others = [variant for variant in plan.arms[1:] if variant.shape in shapes]
+    return [plan.arms[0], *sorted(others, key=lambda one: one.step_seconds * one.steps, reverse=True)]
+
+
+def _from_round(plan: ComparisonPlan, workers: int, variants: list[PlannedVariant], first: int) -> float:
+    """Rounds of trials from this one on, and the finals."""
+    total = 0.0
+    for number in range(first, len(plan.rungs) + 1):
+        rates = kept_rates(plan, number - 1) if number > 1 else len(plan.rates)
+        total += START_SECONDS + makespan(_trials(plan, variants, number) * rates, workers)
+        total += growth(number) * _widening(plan, workers, variants, number)
+        variants = variants[: 1 + still_in(len(variants) - 1)]
     finals = [run_seconds(plan, variant, plan.final(variant, plan.rates[0], 0)) for variant in variants]
-    return BUSIER * (total + START_SECONDS + makespan(finals * plan.seeds, workers))
+    return total + START_SECONDS + makespan(finals * plan.seeds, workers)
+
+
+def _widening(plan: ComparisonPlan, workers: int, variants: list[PlannedVariant], number: int) -> float:
+    """One more learning rate for each variant of a round."""
+    return START_SECONDS + makespan(_trials(plan, variants, number), workers)
+
+
+def _trials(plan: ComparisonPlan, variants: list[PlannedVariant], number: int) -> list[float]:
+    """Seconds of one trial of each variant."""
+    divisor = plan.rungs[number - 1]
+    return [run_seconds(plan, variant, plan.trial(variant, plan.rates[0], divisor)) for variant in variants]
 
 
 def makespan(seconds: Iterable[float], workers: int) -> float:
@@ -167,7 +204,7 @@ def _plan(question: Question, timed: list[tuple[str, float]], steps: int, seeds:
         PlannedVariant(shape=shape, steps=max(1, round(steps * base / time)) if scale else steps, step_seconds=time)
         for shape, time in timed
     )
-    recipe = Recipe(learning_rate=question.rates[0], batch=question.batch, warm_up=0.1, clip=1.0)
+    recipe = question.recipe.replace(learning_rate=question.rates[0])
     fields = {name: getattr(question, name) for name in ("task", "options", "tokens", "held_out", "hold", "execution")}
     return ComparisonPlan(
         **fields, recipe=recipe, arms=variants, rates=question.rates, rungs=_rungs(question, steps), seeds=seeds

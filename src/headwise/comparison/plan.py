@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
+from headwise.comparison.metric import Metric
 from headwise.cost import (
     FORWARDS_PER_STEP,
     fitting_micro_batches,
     kv_bytes_per_token,
-    parameters,
+    parameter_counts,
     sequence_length,
     training_flops,
 )
@@ -27,6 +28,7 @@ from headwise.training.run import Execution, Recipe, Run, RunResult
 
 FINALISTS = 3  # at least, with the base, where there are so many variants
 EVALUATIONS = 5  # of a finalist's validation curve
+GROWN_FIRST, GROWN_LATER = 3, 1  # learning rates by which a grid grows: in the first round of trials, in others
 NEAR = 0.01  # costs closer than this are called equal
 
 ResultsOf = Callable[[list[Run]], Sequence[RunResult | None]]
@@ -54,6 +56,8 @@ class ComparisonPlan(JsonSpec):
     rates: tuple[float, ...]
     rungs: tuple[int, ...] = Field(description="what a full run's steps are divided by in each round of trials")
     seeds: int
+    metric: Metric = Field(default=Metric(), description="what is compared")
+    baseline: tuple[str, float] = Field(default=("", 0.0), description="a simple model and its metric; unnamed: none")
 
     @property
     def base(self) -> str:
@@ -83,12 +87,12 @@ class ComparisonPlan(JsonSpec):
 
 
 def costs(plan: ComparisonPlan, shape: str) -> dict[str, int]:
-    """What a variant costs: the parameters and cache of its body, the FLOPs of training on one token."""
+    """What a variant costs: its parameters (all, and the body's), the FLOPs of training on one token, its KV cache."""
     model, length = ModelShape.parse(shape), sequence_length(plan.options, plan.tokens)
     return {
-        "parameters": parameters(model, plan.options)["body"],
+        **parameter_counts(model, plan.options),
         "flops": training_flops(model, plan.options, length) // length,
-        "kv_bytes_per_token": kv_bytes_per_token(model),
+        "kv_bytes_per_token": kv_bytes_per_token(model, plan.options),
     }
 
 
@@ -101,29 +105,26 @@ class Course:
 
     stage: str = ""
     runs: list[Run] = field(default_factory=list)  # empty when every run has ended
+    round: int = 0  # of trials, counted from 1; 0 before and after them
+    grown: int = 0  # how often this round has widened the grids of learning rates
+    alive: list[str] = field(default_factory=list)  # variants of this round
     rates: dict[str, float] = field(default_factory=dict)  # learning rates of the finalists
+    tried: dict[str, list[float]] = field(default_factory=dict)  # all that were, in order, by variant
     dropped: dict[str, str] = field(default_factory=dict)  # why a variant is none
     finals: list[Cell] = field(default_factory=list)
 
 
 def follow(plan: ComparisonPlan, results_of: ResultsOf) -> Course:
     """Walk through the stages as far as results go; `results_of` gives the result of each run, or None."""
-    alive, course = {variant.shape: plan.rates for variant in plan.arms}, Course()
-    for number, divisor in enumerate(plan.rungs, 1):
-        trials = [(variant, rate) for variant in plan.arms for rate in alive.get(variant.shape, ())]
-        runs = [plan.trial(variant, rate, divisor) for variant, rate in trials]
-        results = results_of(runs)
-        if None in results:
-            course.stage = f"learning rates, round {number} of {len(plan.rungs)}: 1/{divisor} of the steps"
-            course.runs = runs
+    course = Course(tried={variant.shape: list(plan.rates) for variant in plan.arms})
+    alive = {variant.shape: plan.rates for variant in plan.arms}
+    for number in range(1, len(plan.rungs) + 1):
+        course.round, course.alive = number, [*alive]
+        losses = _round(plan, number, alive, course, results_of)
+        if losses is None:
             return course
-        errors: dict[str, dict[float, float]] = {}
-        for (variant, rate), result in zip(trials, results, strict=True):
-            assert result is not None
-            errors.setdefault(variant.shape, {})[rate] = result.validation_error
-        if min(errors[plan.base].values()) == math.inf:
-            raise SpecError(_no_end(plan.base, [r for r in results if r]))
-        alive = _halve(errors, plan.base, last=number == len(plan.rungs), dropped=course.dropped)
+        alive = _halve(plan, losses, kept_rates(plan, number), course.dropped)
+    course.round, course.alive = 0, [*alive]
     course.rates = {variant: kept[0] for variant, kept in alive.items()}
     finalists = [variant for variant in plan.arms if variant.shape in alive]
     course.finals = [
@@ -137,28 +138,87 @@ def follow(plan: ComparisonPlan, results_of: ResultsOf) -> Course:
     return course
 
 
-def _halve(
-    errors: dict[str, dict[float, float]], base: str, last: bool, dropped: dict[str, str]
-) -> dict[str, tuple[float, ...]]:
+Trials = dict[str, dict[float, float]]  # by variant and learning rate: validation metrics as losses, less is better
+
+
+def _round(
+    plan: ComparisonPlan, number: int, alive: dict[str, tuple[float, ...]], course: Course, results_of: ResultsOf
+) -> Trials | None:
+    """A round of trials; None while it is not at its end.
+
+    A variant that is best at the edge of what it has tried gets another learning rate beyond it, as far again as
+    the last two are from each other, and so on a few times: until one that is worse lies on either side.
+    """
+    divisor, rates = plan.rungs[number - 1], {variant: list(its_rates) for variant, its_rates in alive.items()}
+    stage = f"learning rates, round {number} of {len(plan.rungs)}: 1/{divisor} of the steps"
+    course.grown = 0
+    while True:
+        trials = [(variant, rate) for variant in plan.arms for rate in rates.get(variant.shape, ())]
+        runs = [plan.trial(variant, rate, divisor) for variant, rate in trials]
+        results = results_of(runs)
+        if None in results:
+            lacking = [run for run, result in zip(runs, results, strict=True) if result is None]
+            course.stage, course.runs = (f"{stage}, beyond the grid", lacking) if course.grown else (stage, runs)
+            return None
+        losses: Trials = {}
+        for (variant, rate), result in zip(trials, results, strict=True):
+            assert result is not None
+            losses.setdefault(variant.shape, {})[rate] = plan.metric.loss(result.validation_error)
+        if min(losses[plan.base].values()) == math.inf:
+            raise SpecError(_no_end(plan.base, [r for r in results if r]))
+        wider = {shape: beyond(course.tried[shape], by_rate) for shape, by_rate in losses.items()}
+        if course.grown == growth(number) or not any(wider.values()):
+            return losses
+        course.grown += 1
+        for shape, new in wider.items():
+            if new:
+                rates[shape] = sorted([*rates[shape], new])
+                course.tried[shape] = sorted([*course.tried[shape], new])
+
+
+def growth(number: int) -> int:
+    """How often a round of trials, counted from 1, may widen a variant's grid."""
+    return GROWN_FIRST if number == 1 else GROWN_LATER
+
+
+def beyond(tried: list[float], losses: dict[float, float]) -> float | None:
+    """The learning rate next to try, where the best is the least or the greatest of those that were tried."""
+    best = min(losses, key=lambda rate: losses[rate])
+    if losses[best] == math.inf or len(tried) < 2 or tried[0] < best < tried[-1]:
+        return None
+    other = tried[1] if best == tried[0] else tried[-2]
+    return float(f"{best * best / other:.3g}")
+
+
+def kept_rates(plan: ComparisonPlan, number: int) -> int:
+    """How many learning rates of a variant go on after a round: half as many as the grid had, in the end one."""
+    if number == len(plan.rungs):
+        return 1
+    return math.ceil(len(plan.rates) / 2**number)
+
+
+def _halve(plan: ComparisonPlan, losses: Trials, keep: int, dropped: dict[str, str]) -> dict[str, tuple[float, ...]]:
     """The rule: each variant keeps the better half of its learning rates (in the end one), and of the variants other
-    than the base the better half stay, by their best validation error, or as many as make FINALISTS; one whose
+    than the base the better half stay, by their best validation metric, or as many as make FINALISTS; one whose
     every learning rate failed is dropped."""
-    best = {variant: min(by_rate.values()) for variant, by_rate in errors.items()}
-    finished = (variant for variant in errors if variant != base and best[variant] < math.inf)
+    best = {variant: min(by_rate.values()) for variant, by_rate in losses.items()}
+    finished = (variant for variant in losses if variant != plan.base and best[variant] < math.inf)
     others = sorted(finished, key=lambda variant: best[variant])
-    kept = others[: still_in(len(errors) - 1)]
-    for variant in errors:
-        if variant not in (base, *kept):
+    kept = others[: still_in(len(losses) - 1)]
+    name = "validation error" if plan.metric == Metric() else f"validation {plan.metric.name}"
+    for variant in losses:
+        if variant not in (plan.base, *kept):
             failed = best[variant] == math.inf
-            why = "every learning rate diverged or failed" if failed else f"validation error {best[variant]:.4g}"
-            limit = f", those kept had {best[kept[-1]]:.4g} or less" if kept and not failed else ""
+            shown = f"{name} {plan.metric.value(best[variant]):.4g}"
+            why = "every learning rate diverged or failed" if failed else shown
+            bound = "or more" if plan.metric.higher_is_better else "or less"
+            limit = f", those kept had {plan.metric.value(best[kept[-1]]):.4g} {bound}" if kept and not failed else ""
             dropped[variant] = why + limit
-    return {variant: _better_rates(errors[variant], last) for variant in (base, *kept)}
+    return {variant: _best_rates(losses[variant], keep) for variant in (plan.base, *kept)}
 
 
-def _better_rates(errors: dict[float, float], last: bool) -> tuple[float, ...]:
-    ranked = sorted(errors, key=lambda rate: errors[rate])
-    return tuple(sorted(ranked[: 1 if last else math.ceil(len(ranked) / 2)]))
+def _best_rates(losses: dict[float, float], keep: int) -> tuple[float, ...]:
+    return tuple(sorted(sorted(losses, key=lambda rate: losses[rate])[:keep]))
 
 
 def still_in(others: int) -> int:

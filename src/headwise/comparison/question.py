@@ -8,18 +8,19 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
-from headwise.comparison.external import WORD, command_task
+from headwise.comparison.command import WORD, command_task
 from headwise.known import find
-from headwise.options import FACTS, ModelOptions, preset
+from headwise.options import ModelOptions
 from headwise.search import AXES, candidates, equal_cost, starting_point
 from headwise.shape import ModelShape
 from headwise.spec import JsonSpec, SpecError
-from headwise.training.run import Execution
+from headwise.training.asked import asked_options, asked_task
+from headwise.training.run import Execution, Recipe
 
 HOLDS = ("params", "flops", "kv", "time")
 RATES = (0.002, 0.004, 0.008, 0.016, 0.032)  # learning rates
@@ -43,7 +44,7 @@ class Question(JsonSpec):
     steps: int = Field(default=0, ge=0, description="training steps of the finalists")
     seeds: int = Field(default=0, ge=0, description="of each finalist")
     rates: tuple[float, ...] = Field(default=RATES, description="learning rates to choose from")
-    batch: int = Field(default=BATCH, gt=0, description="samples per step")
+    recipe: Recipe = Field(default_factory=Recipe, description="how models are trained, but for the learning rate")
     shorter: bool = Field(default=True, description="whether runs of fewer steps can be had")
     execution: Execution = Field(default_factory=Execution, description="what was resolved for this machine")
 
@@ -56,30 +57,32 @@ class Question(JsonSpec):
 
 
 def ask(
-    task: str, base: str = "", *, family: str = "", device: str = "auto", precision: str = "auto", **settings: Any
+    task: str,
+    base: str = "",
+    *,
+    own: Mapping[str, Any] | None = None,
+    family: str = "",
+    options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    **settings: Any,
 ) -> Question:
     """A question about one of headwise's tasks; without a base, about the task's usual shape.
 
-    `family` makes the models those of a family (gpt2, llama) in place of what the task usually has.
+    `own` are further options of the task; `family` and `options` say what the models are in place of what the task
+    usually has.
     """
     from headwise.sweep.resolve import resolve
-    from headwise.tasks import parse
     from headwise.training.evaluation import TEST_SAMPLES, VALIDATION_SAMPLES
 
-    asked, execution = parse(task), resolve(device, precision)
+    asked, execution = asked_task(task, **own or {}), resolve(device, precision)
     held_out = min(VALIDATION_SAMPLES, asked.samples("validation") or VALIDATION_SAMPLES)
-    options = _options(family, asked.default_options(), asked.tokens)
-    about: dict[str, Any] = {"options": options, "tokens": asked.tokens, "execution": execution}
+    model = asked_options(asked.default_options(), asked.tokens, family, options or {})
+    about: dict[str, Any] = {"options": model, "tokens": asked.tokens, "execution": execution}
     about |= {"held_out": (held_out, asked.samples("test") or TEST_SAMPLES)}
-    return Question(task=asked.spec(), base=str(find(base or asked.usual_shape).shape), **about, **settings)
-
-
-def _options(family: str, usual: ModelOptions, tokens: int) -> ModelOptions:
-    """The task's usual options, or a family's with the sizes that the data decides."""
-    if not family:
-        return usual
-    facts = {name: getattr(usual, name) for name in FACTS if getattr(usual, name)}
-    return preset(family, **{"context": tokens, **facts})
+    return Question(
+        task=asked.spec(), base=str(model.complete(find(base or asked.usual_shape).shape)), **about, **settings
+    )
 
 
 def ask_command(command: str, metric_json: str, metric: str, base: str, **settings: Any) -> Question:
@@ -130,10 +133,10 @@ def read_rates(rates: str | Sequence[float]) -> tuple[float, ...]:
 
 def chosen_variants(question: Question) -> list[str]:
     """The base, then the given shapes or those that are proposed."""
-    base = find(question.base).shape
+    base, complete = find(question.base).shape, question.options.complete
     if question.hold not in HOLDS:
         raise SpecError(f"cannot hold '{question.hold}'; there are {', '.join(HOLDS)}")
-    given = [find(text).shape for text in question.arms] if question.arms else _proposed(question, base)
+    given = [complete(find(text).shape) for text in question.arms] if question.arms else _proposed(question, base)
     variants = list(dict.fromkeys(map(str, (base, *given))))
     if len(variants) < 2:
         raise SpecError(
@@ -145,8 +148,13 @@ def chosen_variants(question: Question) -> list[str]:
 def _proposed(question: Question, base: ModelShape) -> list[ModelShape]:
     """Shapes of equal cost around the base; of many, those that lie farthest from each other."""
     vary = question.vary
+    if "rope_rank" in vary and question.tokens and question.options.positions != "rotary":
+        problem = "rope_rank is the part of a head that turns, but positions here are not rotary"
+        raise SpecError(
+            f"{problem}: leave it out of --vary, or give a family whose positions are, as in --family llama"
+        )
     if question.hold == "time":
-        shapes = [candidate.shape for candidate in candidates(starting_point(base), vary)]
+        shapes = [candidate.shape for candidate in candidates(starting_point(base), vary, question.options)]
     else:
         settings: dict[str, Any] = {"hold": question.hold, "vary": vary, "context": question.tokens}
         shapes = [row.shape for row in equal_cost(base, question.options, **settings)]
@@ -162,9 +170,13 @@ def _proposed(question: Question, base: ModelShape) -> list[ModelShape]:
 
 
 def _place(shape: ModelShape) -> tuple[float, ...]:
+    """Sizes as powers of two; of latents and rotations, how much smaller they are than what they stand for."""
     layer = shape.layers[0]
     sizes = (layer.heads, layer.qk_rank, layer.v_rank, layer.kv_heads, shape.depth, shape.mlps[0])
-    return tuple(math.log2(max(1, size)) for size in sizes)
+    keys_and_values = layer.kv_heads * (layer.qk_rank + layer.v_rank)
+    parts = ((layer.kv_latent, keys_and_values), (layer.q_latent, layer.heads * layer.qk_rank))
+    ratios = [part / whole if part else 1 for part, whole in (*parts, (layer.rope_rank, layer.qk_rank))]
+    return tuple(math.log2(size) for size in (*(max(1, size) for size in sizes), *ratios))
 
 
 def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:

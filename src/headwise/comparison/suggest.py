@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headwise.cost import cost_of, layer_parameters
+from headwise.cost import cost_of, layer_parameters, parameter_counts
 from headwise.known import find
 from headwise.ledger.judge import Judgement, Verdict, judge_all
 from headwise.ledger.law import Law
@@ -110,12 +110,14 @@ def _shared_heads(base: Candidate, _: ModelOptions) -> ModelShape | None:
     return replace(base, layer=layer.replace(kv_heads=layer.kv_heads // SHARED)).shape
 
 
-def _latent(base: Candidate, _: ModelOptions) -> ModelShape | None:
+def _latent(base: Candidate, options: ModelOptions) -> ModelShape | None:
     layer = base.layer
     width = layer.cached_per_token // COMPRESSED
     if layer.kv_latent or width < STEP:
         return None
-    return replace(base, layer=layer.replace(kv_heads=layer.heads, kv_latent=width, rope_rank=0)).shape
+    return options.complete(
+        replace(base, layer=layer.replace(kv_heads=layer.heads, kv_latent=width, rope_rank=0)).shape
+    )
 
 
 MOVES = (
@@ -212,7 +214,7 @@ def suggestions(
     """Moves for a goal, those with evidence for them first, then by what they save."""
     if goal not in GOALS:
         raise SpecError(f"no goal '{goal}'; there are {', '.join(GOALS)}")
-    ledger, start = {judgement.claim.id: judgement for judgement in judged}, starting_point(base)
+    ledger, start = {judgement.claim.id: judgement for judgement in judged}, starting_point(options.complete(base))
     own = _costs(base, options, context)
     moves = []
     for move in (move for move in MOVES if goal in move.goals):
@@ -231,7 +233,7 @@ def suggestions(
 def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, int]:
     cost = cost_of(shape, options, context=context)
     flops = {"train_flops_per_token": cost.flops["train_per_token"], "decode_flops": cost.flops["decode"]}
-    return {"parameters": cost.parameters["body"], **flops, "kv_bytes_per_token": cost.kv_bytes_per_token}
+    return {**parameter_counts(shape, options), **flops, "kv_bytes_per_token": cost.kv_bytes_per_token}
 
 
 def _predicted(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from headwise.comparison.command import COMMAND_TASK
+from headwise.comparison.gates import passed_gates
 from headwise.comparison.judge import Curve, Ranking, rank_variants
-from headwise.comparison.pace import draw_up, measure_steps
+from headwise.comparison.metric import Metric
+from headwise.comparison.pace import draw_up, in_words, measure_steps, seconds_left
 from headwise.comparison.plan import ComparisonPlan, Course, follow
 from headwise.comparison.question import Question
+from headwise.comparison.throughput import Throughput, throughput
 from headwise.store.rows import Row, rows
 from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
@@ -72,18 +76,45 @@ def carry_out(plan: ComparisonPlan, store: Store, trainer: Trainer, watching: Wa
     An interrupt saves and raises `Stopped`; its summary counts all stages.
     """
     tried: set[str] = set()
-    summary = Summary()
-    while True:
-        course = follow(plan, lambda runs: results(store, trainer.fit(runs), tried))
-        if not course.runs:
-            return summary
-        planned = trainer.fit(course.runs)
+    here = standing(plan, store, trainer, tried)
+    earlier = here.found - (len(here.course.runs) - len(here.missing))  # in stages that are at their end
+    summary = Summary(planned=earlier, found=earlier)
+    while here.course.runs:
+        planned = trainer.fit(here.course.runs)
         tried.update(run.key for run in planned)
-        with watching(list(make_plan(planned, store).todo), course.stage) as watch:
+        stage = f"{here.course.stage}; in all at most about {in_words(here.seconds_left)} left"
+        with watching(list(make_plan(planned, store).todo), stage) as watch:
             try:
                 summary += trainer.do(planned, watch)
             except Stopped as stopped:
-                raise Stopped(summary + stopped.summary) from None
+                raise Stopped(summary + stopped.summary, stopped.checkpoints) from None
+        here = standing(plan, store, trainer, tried)
+    return summary
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a comparison is."""
+
+    course: Course
+    missing: list[Run]  # of the stage that it is at
+    found: int  # runs in the store
+    seconds_left: float
+
+
+def standing(plan: ComparisonPlan, store: Store, trainer: Trainer, tried: set[str]) -> Standing:
+    """By what the store holds; runs that failed count where they were tried."""
+    ended: dict[str, bool] = {}
+
+    def look(runs: list[Run]) -> list[RunResult | None]:
+        planned = trainer.fit(runs)
+        found = results(store, planned, tried)
+        ended.update({run.key: result is not None for run, result in zip(planned, found, strict=True)})
+        return found
+
+    course = follow(plan, look)
+    missing = [run for run in trainer.fit(course.runs) if not ended[run.key]]
+    return Standing(course, missing, sum(ended.values()), seconds_left(plan, trainer.workers, course, missing))
 
 
 def results(store: Store, runs: list[Run], failed: set[str] | None = None) -> list[RunResult | None]:
@@ -106,8 +137,17 @@ class Outcome:
     ranking: Ranking
 
 
-def outcome_of(plan: ComparisonPlan, store: Store, trainer: Trainer) -> Outcome:
-    """From nothing but the plan and the store."""
+def speeds(plan: ComparisonPlan, store: Store, trainer: Trainer) -> Throughput | None:
+    """How fast the finalists train here; somebody's own trainer tells itself, if at all."""
+    if plan.task["name"] == COMMAND_TASK:
+        return None
+    course = follow(plan, lambda runs: results(store, trainer.fit(runs)))
+    finalists = {at.run.shape: at.run for at in course.finals}
+    return throughput(trainer.fit([*finalists.values()]), store.files)
+
+
+def outcome_of(plan: ComparisonPlan, store: Store, trainer: Trainer, speed: Throughput | None = None) -> Outcome:
+    """From nothing but the plan, the store and, where there is one that tells something, the measured speed."""
     course = follow(plan, lambda runs: results(store, trainer.fit(runs)))
     finished: list[Row] = []
     curves: dict[str, Curve] = {}
@@ -120,22 +160,47 @@ def outcome_of(plan: ComparisonPlan, store: Store, trainer: Trainer) -> Outcome:
                 finished.append(Row(at.place, at.run.seed, {"error": math.inf}, result.key))
                 continue
             (row,) = rows([at], {at.run.cell_key: result})
-            row.metrics["step_seconds"] = result.seconds / plan.step_units(at.run)
-            if result.tokens and result.seconds:
-                row.metrics["tokens_per_second"] = result.tokens / result.steps / row.metrics["step_seconds"]
+            if seconds := _step_seconds(result, at.run.shape, speed):
+                row.metrics["step_seconds"] = seconds
+                row.metrics.update(
+                    {"tokens_per_second": result.tokens / result.steps / seconds} if result.tokens else {}
+                )
             finished.append(row)
             curves[row.key] = [(step, value) for step, name, value in result.curve if name == "error"]
-    return Outcome(plan, course, finished, rank_variants(finished, plan.base, curves))
+    ranking = rank_variants(finished, plan.base, curves, metric=plan.metric)
+    return Outcome(plan, course, finished, passed_gates(plan, course, finished, ranking))
+
+
+def _step_seconds(result: RunResult, variant: str, speed: Throughput | None) -> float:
+    """As it was measured on a quiet machine, or as somebody's own trainer wrote it; 0 where neither is known."""
+    if speed:
+        return speed.step_seconds[variant] if speed.quiet else 0.0
+    return result.metrics.get("train_seconds", 0.0) / result.steps
 
 
 def remembered(question: Question, folder: Path, trainer: Trainer) -> ComparisonPlan:
     """The plan of a question: drawn up once, and read again."""
     file = folder / "compare" / f"{question.key}.json"
     if file.exists():
-        return ComparisonPlan(**json.loads(file.read_text()))
-    plan = draw_up(question, trainer.workers, trainer.step_seconds)
+        plan = ComparisonPlan(**json.loads(file.read_text()))
+        if plan.baseline[0] or plan.task["name"] == COMMAND_TASK:
+            return plan
+    else:
+        plan = draw_up(question, trainer.workers, trainer.step_seconds)
+    plan = with_baseline(plan)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")  # so that the name only ever stands for a whole file
     partial.write_text(json.dumps(plan.model_dump()))
     partial.replace(file)
     return plan
+
+
+def with_baseline(plan: ComparisonPlan) -> ComparisonPlan:
+    """With what the task calls its error, and the simple model that the base must beat; a command has neither."""
+    if plan.task["name"] == COMMAND_TASK:
+        return plan
+    from headwise.tasks import load_task
+
+    task = load_task(plan.task)
+    name, error = task.simple_baseline()
+    return plan.replace(metric=Metric(name=task.metric_name), baseline=(name, float(error)))

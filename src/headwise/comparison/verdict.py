@@ -9,19 +9,26 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
-from headwise.comparison.external import COMMAND_TASK, sizes_of
+from headwise.comparison.command import COMMAND_TASK, WORD
+from headwise.comparison.designs import Paired, Unpaired
+from headwise.comparison.gates import MORE_STEPS, WIDER_RATES
 from headwise.comparison.judge import DECIDED, Ranking
 from headwise.comparison.pace import in_words, run_seconds
 from headwise.comparison.plan import NEAR, ComparisonPlan, costs
 from headwise.comparison.question import BATCH, RATES, Question
+from headwise.comparison.tables import sizes_of
 from headwise.comparison.trainers import Outcome
 from headwise.ledger.statistics import LEVEL
-from headwise.search import AXES
 from headwise.shape import ModelShape
 from headwise.store.rows import Row
 
-HELD_COST = {"params": "parameters", "flops": "flops", "kv": "kv_bytes_per_token"}
-COST_NAMES = {"parameters": "parameters", "flops": "training FLOPs", "kv_bytes_per_token": "KV cache bytes"}
+HELD_COST = {"params": "parameters_body", "flops": "flops", "kv": "kv_bytes_per_token"}
+COST_NAMES = {
+    "parameters_body": "parameters of the body",
+    "flops": "training FLOPs/token",
+    "kv_bytes_per_token": "KV cache bytes/token",
+}
+LONGER = 4  # times the steps, where runs have not learned enough
 
 
 def variant_rows(outcome: Outcome) -> list[dict[str, Any]]:
@@ -29,7 +36,7 @@ def variant_rows(outcome: Outcome) -> list[dict[str, Any]]:
     plan, course = outcome.plan, outcome.course
     facts = {}
     for variant in plan.arms:
-        sizes = {name: value for name, value in ModelShape.parse(variant.shape).model_dump().items() if name in AXES}
+        sizes = ModelShape.parse(variant.shape).model_dump()
         rate = {"learning_rate": course.rates.get(variant.shape, math.nan), "steps": variant.steps}
         facts[variant.shape] = {
             **sizes,
@@ -40,21 +47,20 @@ def variant_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return _listed(outcome.ranking, outcome.rows, facts, course.dropped)
 
 
-def csv_rows(ranking: Ranking, rows: list[Row]) -> list[dict[str, Any]]:
-    """Sizes of variants that are named by their shape, and the mean of every other column."""
+def csv_rows(ranking: Ranking, rows: list[Row], columns: list[str]) -> list[dict[str, Any]]:
+    """Sizes of variants that are named by their shape, and the mean of these columns."""
     facts = {judged.arm: sizes_of(judged.arm) for judged in ranking.arms}
     for variant, known in facts.items():
         its_rows = [row.metrics for row in rows if row.cell["arm"] == variant]
-        known |= {
-            name: _mean(m[name] for m in its_rows if name in m) for name in its_rows[0] if name not in ("seed", "error")
-        }
+        known |= {name: _mean(m[name] for m in its_rows if name in m) for name in columns}
     return _listed(ranking, rows, facts, {})
 
 
 def _listed(
     ranking: Ranking, rows: list[Row], facts: dict[str, dict[str, Any]], dropped: dict[str, str]
 ) -> list[dict[str, Any]]:
-    order = sorted(ranking.arms, key=lambda variant: (variant.arm != ranking.base, bool(variant.note), variant.metric))
+    loss = ranking.metric.loss
+    order = sorted(ranking.arms, key=lambda one: (one.arm != ranking.base, bool(one.note), loss(one.metric)))
     listed = []
     for variant in order:
         numbers = {name: value for name, value in vars(variant).items() if name not in ("arm", "note")}
@@ -92,7 +98,7 @@ def held_equal(plan: ComparisonPlan) -> list[str]:
     else:
         farthest = max((difference(plan, variant.shape) for variant in plan.arms), key=abs)
         cost = COST_NAMES[HELD_COST[plan.hold]]
-        lines = [f"{cost} of the body (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
+        lines = [f"{cost} (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
     if plan.task["name"] == COMMAND_TASK:
         return [*lines, "the command, but for what it is told of the variant, the learning rate and the seed"]
     recipe = plan.recipe
@@ -106,7 +112,7 @@ def held_equal(plan: ComparisonPlan) -> list[str]:
 def confounds(outcome: Outcome) -> list[str]:
     """What differs between the variants beside what was asked about, and what the answer rests on."""
     plan, course = outcome.plan, outcome.course
-    lines = [*_unequal_costs(plan), *_other_sizes(plan), *_rates(outcome)]
+    lines = [*_unequal_costs(plan), *_other_sizes(plan), *_rates(outcome), *reservations(outcome.ranking)]
     if course.dropped:
         lines.append(f"dropped on short trials with one seed, so unlikely but not judged: {', '.join(course.dropped)}")
     if plan.task["name"] != COMMAND_TASK:
@@ -126,7 +132,7 @@ def _unequal_costs(plan: ComparisonPlan) -> Iterable[str]:
         off = [variant.shape for variant in plan.arms if abs(difference(plan, variant.shape)) > NEAR]
         if off:
             yield f"{COST_NAMES[HELD_COST[plan.hold]]} are not equal: {', '.join(off)}"
-        yield "time: a step of one variant takes longer than of another (tokens/s)"
+        yield "time: a step of one variant takes longer than of another"
 
 
 def _other_sizes(plan: ComparisonPlan) -> Iterable[str]:
@@ -139,15 +145,15 @@ def _other_sizes(plan: ComparisonPlan) -> Iterable[str]:
 
 
 def _rates(outcome: Outcome) -> Iterable[str]:
-    plan, rates = outcome.plan, outcome.course.rates
+    plan = outcome.plan
     if not plan.rungs:
         yield "one learning rate for all variants: it may suit one better than another"
         return
     share = f"1/{plan.rungs[-1]} of the steps" if plan.rungs[-1] > 1 else "full length"
     yield f"learning rates were chosen with one seed, at {share}"
-    edge = [f"{variant} ({rate:g})" for variant, rate in rates.items() if rate in (plan.rates[0], plan.rates[-1])]
-    if edge:
-        yield f"at the edge of the grid, so that another learning rate may be better: {', '.join(edge)}; widen --lr"
+    wider = [variant for variant, rates in outcome.course.tried.items() if len(rates) > len(plan.rates)]
+    if wider:
+        yield f"tried beyond the grid, where the best learning rate was at its edge: {', '.join(wider)}"
     if any(row.metrics and "validation_error" not in row.metrics for row in outcome.rows if _finite(row)):
         yield "learning rates were chosen by the metric itself, as no validation metric was written"
 
@@ -160,30 +166,82 @@ def _finite(row: Row) -> bool:
 
 
 def verdict(ranking: Ranking) -> str:
-    """One sentence."""
-    if ranking.winner is None:
-        return "No answer: too few paired runs have ended to tell chance from an effect."
-    if len([variant for variant in ranking.arms if not variant.note]) < 2:
-        return f"No answer: only {ranking.winner} could be judged."
+    """One sentence, or two."""
+    if ranking.failed_gates:
+        what = " and ".join(dict.fromkeys(gate.remedy for gate in ranking.failed_gates))
+        return f"Cannot tell: {'; '.join(gate.detail for gate in ranking.failed_gates)}. First {what}."
+    judged = [variant.arm for variant in ranking.judged]
+    if len(judged) < 2:
+        return f"No answer: {f'only {judged[0]}' if judged else 'nothing'} could be judged."
+    if not ranking.contenders:
+        kind = "paired runs" if ranking.paired else "runs"
+        return f"No answer: too few {kind} have ended to tell chance from an effect."
+    best = ranking.metric.best
     chance = f"{ranking.probability_best:.0%}" if ranking.probability_best < 0.995 else "over 99%"
     if ranking.decided:
         kept = "Keep the base: " if ranking.winner == ranking.base else ""
-        return f"{kept}{ranking.winner} is best, with probability {chance} ({len(ranking.seeds)} paired seeds)."
+        return f"{kept}{ranking.winner} is best, with probability {chance} ({_runs(ranking)})."
     rivals = " and ".join(variant for variant in ranking.contenders if variant != ranking.winner)
-    better = {variant.arm for variant in ranking.arms if variant.delta_high < 0}
+    better = {variant.arm for variant in ranking.judged if _better(ranking, variant.delta_low, variant.delta_high)}
     beaten = (
         "Better than the base, but which is best is not decided" if better >= {*ranking.contenders} else "Not decided"
     )
-    return f"{beaten}: {ranking.winner} has the least loss, best with probability {chance}; so may be {rivals}."
+    if ranking.winner is None:
+        return f"{beaten}: no variant alone has the {best}; {' or '.join(ranking.contenders)} may."
+    return f"{beaten}: {ranking.winner} has the {best}, best with probability {chance}; so may be {rivals}."
+
+
+def _better(ranking: Ranking, low: float, high: float) -> bool:
+    return low > 0 if ranking.metric.higher_is_better else high < 0
+
+
+def _runs(ranking: Ranking) -> str:
+    """How many of each variant, in words."""
+    counts = {variant.seeds for variant in ranking.judged}
+    many = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
+    return f"{many} {'paired seeds' if ranking.paired else 'runs of each, not paired'}"
+
+
+def reservations(ranking: Ranking) -> list[str]:
+    """What of the runs to keep in mind: seeds that a variant lacks, and what could not be checked."""
+    lines = []
+    for variant in ranking.judged if ranking.paired else ():
+        if 0 < variant.seeds < len(ranking.seeds):
+            lines.append(f"{variant.arm} has {variant.seeds} of {len(ranking.seeds)} seeds: only pairs count")
+    lines += [f"not checked ({gate.name}): {gate.detail}" for gate in ranking.gates if gate.passed is None]
+    return [*lines, ranking.metric.direction] if ranking.metric.assumed else lines
+
+
+def remedy(outcome: Outcome, question: Question, words: list[str]) -> str | None:
+    """What to do where a gate fails, with a command that runs."""
+    plan, needs = outcome.plan, dict.fromkeys(gate.remedy for gate in outcome.ranking.failed_gates)
+    if not needs:
+        return None
+    fixed = plan.task["name"] == COMMAND_TASK and "steps" not in WORD.findall(plan.task["command"])
+    longer = MORE_STEPS in needs and not fixed
+    rates = _wider(plan.rates, outcome.course.tried) if WIDER_RATES in needs else plan.rates
+    what = [f"{need} (your command decides how long)" if fixed and need == MORE_STEPS else need for need in needs]
+    if plan.hold == "time":
+        asked = question.replace(rates=rates, budget=question.budget * LONGER, steps=question.steps * LONGER)
+        again = rerun_in_time(asked if longer else question.replace(rates=rates), words)
+    else:
+        steps = LONGER * plan.arms[0].steps if longer else plan.arms[0].steps
+        again = rerun(plan.replace(rates=rates, arms=tuple(arm.replace(steps=steps) for arm in plan.arms)), words)
+    return f"{' and '.join(what)}, with {again}"
+
+
+def _wider(rates: tuple[float, ...], tried: dict[str, list[float]]) -> tuple[float, ...]:
+    """All that were tried, as one grid."""
+    return tuple(sorted({*rates, *(rate for its_rates in tried.values() for rate in its_rates)}))
 
 
 def settle(outcome: Outcome, words: list[str], workers: int) -> str | None:
     """What it takes to resolve a question that this did not decide."""
     plan, ranking = outcome.plan, outcome.ranking
-    if ranking.decided or ranking.winner is None or len(ranking.contenders) < 2:
+    if ranking.decided or len(ranking.contenders) < 2:
         return None
     if ranking.needed is None:
-        return "no reasonable number of seeds: as far as loss goes these variants are equal, so choose by cost"
+        return f"no reasonable number of seeds: as far as {ranking.metric.name} goes these are equal, so choose by cost"
     variants = [variant for variant in plan.arms if variant.shape in (*ranking.contenders, plan.base)]
     one = sum(run_seconds(plan, variant, plan.final(variant, plan.rates[0], 0)) for variant in variants)
     more = in_words((ranking.needed - len(ranking.seeds)) * one / workers)
@@ -194,11 +252,12 @@ def settle(outcome: Outcome, words: list[str], workers: int) -> str | None:
 
 
 def csv_settle(ranking: Ranking) -> str | None:
-    if ranking.decided or ranking.winner is None or len(ranking.contenders) < 2:
+    if ranking.decided or len(ranking.contenders) < 2:
         return None
     if ranking.needed is None:
-        return "no reasonable number of seeds: as far as this metric goes these variants are equal"
-    return f"{ranking.needed} paired seeds, if noise and gap stay what they are"
+        return f"no reasonable number of seeds: as far as {ranking.metric.name} goes these variants are equal"
+    kind = "paired seeds" if ranking.paired else "runs of each variant"
+    return f"{ranking.needed} {kind}, if noise and gap stay what they are"
 
 
 def rerun(plan: ComparisonPlan, words: list[str], variants: list[str] | None = None, seeds: int = 0) -> str:
@@ -216,7 +275,7 @@ def rerun_in_time(question: Question, words: list[str]) -> str:
     asked += [word for shape in question.arms for word in ("--arms", shape)]
     lengths = {"--steps": question.steps, "--seeds": question.seeds, "--budget": f"{question.budget:g}s"}
     asked += [word for name, value in lengths.items() if value not in (0, "0s") for word in (name, str(value))]
-    return shlex.join([*asked, *_recipe(question.rates, question.batch)])
+    return shlex.join([*asked, *_recipe(question.rates, question.recipe.batch)])
 
 
 def _recipe(rates: tuple[float, ...], batch: int) -> list[str]:
@@ -227,8 +286,10 @@ def _recipe(rates: tuple[float, ...], batch: int) -> list[str]:
 
 def how(ranking: Ranking) -> str:
     """How intervals and probabilities came about."""
+    design = (Paired if ranking.paired else Unpaired).how
     return (
-        f"Intervals are {LEVEL:.0%}; against the base with seeds cancelled, noise taken to be alike in all variants, "
-        f"corrected for their number. P(best) is each variant's share of a t posterior of the means "
-        f"({len(ranking.seeds)} paired seeds); from {DECIDED:.1%} on it is called decided."
+        f"{ranking.metric.direction[0].upper()}{ranking.metric.direction[1:]}. "
+        f"Intervals are {LEVEL:.0%}; against the base {design}, corrected for the number of variants. "
+        f"P(best) is each variant's share of a t posterior of the means ({_runs(ranking)}); from {DECIDED:.1%} on it "
+        "is called decided."
     )

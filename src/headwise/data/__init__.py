@@ -5,6 +5,7 @@ is a `SpecError` that names the file and the line. What takes long to prepare is
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from headwise.spec import SpecError
@@ -42,3 +43,17 @@ def read_bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from None
+
+
+def text_column(columns: Mapping[str, bool], what: str, field: str | None = None) -> str:
+    """The column that holds the text: `field` where one is asked for, else 'text', else the only one of strings.
+
+    `columns` says of each whether it is of strings; `what` has them. None: who asks cannot choose.
+    """
+    strings = [name for name, is_text in columns.items() if is_text]
+    column = field or ("text" if "text" in strings or len(strings) != 1 else strings[0])
+    if column in strings:
+        return column
+    remedy = "; say which is the text with field=NAME" if field is not None else ""
+    kind = "is not of text" if column in columns else "is not there"
+    raise SpecError(f"{what}: column '{column}' {kind}; columns of text: {', '.join(strings) or 'none'}{remedy}")

@@ -8,9 +8,11 @@ cache holds can be read.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headwise.data import text_column
 from headwise.spec import SpecError
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
@@ -42,14 +44,18 @@ def load_split(source: str, split: str) -> Any:
         ) from None
 
 
-def text_column(rows: Any, source: str) -> str:
-    """The column that holds the text: 'text' where there is one, else the only one of strings."""
-    strings = [name for name, kind in rows.features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
-    if "text" in strings:
-        return "text"
-    if len(strings) != 1:
-        raise SpecError(f"data set '{source}' has no column 'text', and {len(strings)} of strings: {strings}")
-    return strings[0]
+def texts(source: str, split: str, field: str) -> Iterator[str]:
+    """The texts of a split, a batch of rows at a time."""
+    rows = load_split(source, split)
+    column = find_text(rows, source, field)
+    for some in rows.select_columns([column]).iter(batch_size=256):
+        yield from some[column]
+
+
+def find_text(rows: Any, source: str, field: str | None = None) -> str:
+    """The column of a split that holds the text."""
+    kinds = {name: getattr(kind, "dtype", "") in ("string", "large_string") for name, kind in rows.features.items()}
+    return text_column(kinds, f"data set '{source}'", field)
 
 
 def no_source(source: str, wanted: str = "file or folder") -> SpecError:

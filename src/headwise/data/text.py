@@ -1,33 +1,38 @@
 """A corpus as a memory-mapped stream of tokens, in three parts that never overlap.
 
     corpus = open_corpus("stories.txt")                         # one token per byte
+    corpus = open_corpus("stories.txt", "characters")           # one per character of the training part
     corpus = open_corpus("stories.txt", "bpe", 1024)            # byte pairs, learned from the training part alone
 
-A corpus is a file, the files of a folder in order of their names, a data set by name, or, with no source, the source
-code of Python's standard library. Each document ends with a line feed. The stream is cut into blocks, and of every
-twenty blocks one is for validation and one for test; a `segment` is a run of neighbouring blocks of one part, and no
-window and no token crosses its ends. It is read, hashed and tokenised in pieces, so its size needs no memory, and
-kept in a cache by content: written under another name and renamed, verified when opened, rebuilt if it is damaged.
+A corpus is what `documents` reads of a source. The stream is cut into blocks, and of every twenty blocks one is for
+validation and one for test; a `segment` is a run of neighbouring blocks of one part, and no window and no token
+crosses its ends. It is read, hashed and tokenised in pieces, so its size needs no memory, and kept in a cache by
+content: written under another name and renamed, verified when opened, rebuilt if it is damaged.
+
+Characters are numbered in order of their code points. A byte that is not UTF-8 is a character of its own. A character
+that only held-out text has becomes one unknown token for each of its bytes, so that all bytes are counted; since the
+token does not say which byte, whoever scores it adds the 8 bits that do.
 """
 
+import codecs
 import hashlib
 import json
 import shutil
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
 import numpy as np
 
-from headwise.data import cache_folder, files, hub, stamp
+from headwise.data import cache_folder, stamp
+from headwise.data.documents import PIECE, stream
 from headwise.spec import SpecError
 
-Tokenizer = Literal["bytes", "bpe"]
+Tokenizer = Literal["bytes", "characters", "bpe"]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 BYTES = 256
@@ -36,13 +41,13 @@ BLOCK = 65_536  # bytes, less where a corpus has not enough for one round of blo
 BLOCKS_PER_ROUND = 20  # blocks, of which these are held out:
 HELD_OUT: dict[int, Part] = {9: "validation", 19: "test"}
 
-PIECE = 1 << 20  # bytes read or encoded at a time
 LEARNED_FROM = 64 << 20  # bytes a byte-pair vocabulary is learned from at most, spread evenly over the training part
 _SPACE = r" \t\r\n\f\v"
 _WORD = r"A-Za-z\x80-\xff"  # bytes above 127 are letters of some script
 # A word, a number or signs, each with the space before it; of longer space the last belongs to what follows.
 _PRETOKEN = rf" ?[{_WORD}]+| ?[0-9]{{1,3}}| ?[^{_SPACE}{_WORD}0-9]+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
-_NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test"}
+CODE_POINTS = 0x110000
+NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Corpus:
     tokens: Any  # (total,), memory-mapped
     segments: dict[Part, Any]  # (segments, 2): first token, and one past the last
     sizes: Any  # (vocab,): bytes of each token
+    unknown: int = NO_TOKEN  # stands for any byte of a character that the training part does not have
 
     @property
     def vocab(self) -> int:
@@ -67,63 +73,20 @@ class Corpus:
 # ---- what is read --------------------------------------------------------------------------------------------------
 
 
-def documents(source: str) -> Iterator[Iterator[bytes]]:
-    """The documents of a source, each in pieces."""
-    place = Path(source)
-    if source and hub.is_dataset(source):
-        rows = hub.load_split(source, "train")
-        column = hub.text_column(rows, source)
-        yield from (iter([text.encode("utf-8", "surrogatepass")]) for text in _column(rows, column))
-    elif source and not place.exists():
-        raise hub.no_source(source)
-    else:
-        yield from map(_read, files(place) if source else _library_files())
-
-
-def _column(rows: Any, name: str) -> Iterator[str]:
-    for some in rows.select_columns([name]).iter(batch_size=256):
-        yield from (text for text in some[name] if text)
-
-
-def _library_files() -> list[Path]:
-    library = Path(sysconfig.get_path("stdlib"))
-    files = [file for file in library.rglob("*.py") if not _NOT_LIBRARY & set(file.relative_to(library).parts)]
-    return sorted(files, key=lambda file: file.relative_to(library).as_posix())
-
-
-def _read(file: Path) -> Iterator[bytes]:
-    try:
-        with file.open("rb") as stream:
-            while piece := stream.read(PIECE):
-                yield piece
-    except OSError as error:
-        raise SpecError(f"cannot read {file}: {error.strerror}") from None
-
-
-def stream(source: str) -> Iterator[bytes]:
-    """The whole corpus in pieces; each document ends with a line feed."""
-    for document in documents(source):
-        piece = b""
-        for piece in document:
-            yield piece
-        if piece and not piece.endswith(b"\n"):
-            yield b"\n"
-
-
-def digest(source: str) -> str:
+def digest(source: str, field: str = "") -> str:
     """A hash of the corpus, and of nothing else."""
-    return _measure(source)[0]
+    return _measure(source, field)[0]
 
 
-def _measure(source: str) -> tuple[str, int]:
-    return _measured(source, stamp(source) if source else ())
+def _measure(source: str, field: str) -> tuple[str, int]:
+    return _measured(source, field, stamp(source) if source else ())
 
 
 @lru_cache(maxsize=16)
-def _measured(source: str, state: object) -> tuple[str, int]:
+def _measured(source: str, field: str, state: object) -> tuple[str, int]:
     """Hash and bytes of a corpus in that state."""
     hashed, total = hashlib.sha256(), 0
-    for piece in stream(source):
+    for piece in stream(source, field):
         hashed.update(piece)
         total += len(piece)
     if total < 2 * BLOCKS_PER_ROUND:
@@ -150,30 +113,34 @@ def cut(total: int) -> dict[Part, Any]:
 # ---- tokens --------------------------------------------------------------------------------------------------------
 
 
-def open_corpus(source: str, tokenizer: Tokenizer = "bytes", vocab: int = BYTES) -> Corpus:
+def open_corpus(source: str, tokenizer: Tokenizer = "bytes", vocab: int = BYTES, field: str = "") -> Corpus:
     """The corpus as tokens; read and tokenised the first time, opened from the cache after that."""
-    content, total = _measure(source)
-    return _opened(source, content, total, tokenizer, vocab, str(cache_folder()))
+    content, total = _measure(source, field)
+    return _opened(source, field, content, total, tokenizer, vocab, str(cache_folder()))
 
 
 @lru_cache(maxsize=8)
-def _opened(source: str, content: str, total: int, tokenizer: Tokenizer, vocab: int, cache: str) -> Corpus:
+def _opened(source: str, field: str, content: str, total: int, tokenizer: Tokenizer, vocab: int, cache: str) -> Corpus:
     raw = Corpus(
-        _cached(Path(cache) / f"text-{content}-bytes", lambda place: _write_bytes(source, content, place))[0],
+        _cached(Path(cache) / f"text-{content}-bytes", lambda place: _write_bytes(source, field, content, place))[0],
         cut(total),
         np.ones(BYTES, dtype=np.int64),
     )
     if tokenizer == "bytes":
         return raw
-    tokens, facts = _cached(Path(cache) / f"text-{content}-bpe-{vocab}", lambda place: _write_pairs(raw, vocab, place))
+    if tokenizer == "characters":
+        name, write = "characters", partial(_write_characters, raw)
+    else:
+        name, write = f"bpe-{vocab}", partial(_write_pairs, raw, vocab)
+    tokens, facts = _cached(Path(cache) / f"text-{content}-{name}", write)
     segments = {part: np.array(facts["segments"][part]) for part in PARTS}
-    return Corpus(tokens, segments, np.array(facts["sizes"]))
+    return Corpus(tokens, segments, np.array(facts["sizes"]), facts.get("unknown", NO_TOKEN))
 
 
-def _write_bytes(source: str, expected: str, place: Path) -> dict[str, Any]:
+def _write_bytes(source: str, field: str, expected: str, place: Path) -> dict[str, Any]:
     hashed = hashlib.sha256()
     with (place / "tokens").open("wb") as file:
-        for piece in stream(source):
+        for piece in stream(source, field):
             hashed.update(piece)
             file.write(piece)
     if hashed.hexdigest()[:16] != expected:
@@ -181,21 +148,77 @@ def _write_bytes(source: str, expected: str, place: Path) -> dict[str, Any]:
     return {"type": "uint8"}
 
 
-def _write_pairs(raw: Corpus, vocab: int, place: Path) -> dict[str, Any]:
-    pairs = learn_pairs(_training_sample(raw), vocab)
+def _write_segments(raw: Corpus, place: Path, encoded: Callable[[int, int], Iterator[Any]]) -> dict[Part, Any]:
+    """The tokens of every segment, which `encoded` gives for its first byte and one past its last; where each lies."""
     segments: dict[Part, list[tuple[int, int]]] = {part: [] for part in PARTS}
-    order = sorted((first, last, part) for part in PARTS for first, last in raw.segments[part].tolist())
     written = 0
     with (place / "tokens").open("wb") as file:
-        for first, last, part in order:
+        for first, last, part in sorted((*ends, at) for at in PARTS for ends in raw.segments[at].tolist()):
             start = written
-            for at in range(first, last, PIECE):
-                piece = raw.tokens[at : min(at + PIECE, last)].tobytes()
-                for numbers in encode(pairs, _blocks(piece)):
-                    numbers.tofile(file)
-                    written += len(numbers)
+            for numbers in encoded(first, last):
+                numbers.tofile(file)
+                written += len(numbers)
             segments[part].append((start, written))
-    return {"type": "uint16", "segments": segments, "sizes": token_sizes(pairs, vocab)}
+    return segments
+
+
+def _write_pairs(raw: Corpus, vocab: int, place: Path) -> dict[str, Any]:
+    pairs = learn_pairs(_training_sample(raw), vocab)
+
+    def encoded(first: int, last: int) -> Iterator[Any]:
+        for at in range(first, last, PIECE):
+            yield from encode(pairs, _blocks(raw.tokens[at : min(at + PIECE, last)].tobytes()))
+
+    return {
+        "segments": _write_segments(raw, place, encoded),
+        "type": "uint16",
+        "sizes": token_sizes(pairs, vocab),
+    }
+
+
+# ---- characters ----------------------------------------------------------------------------------------------------
+
+
+def _write_characters(raw: Corpus, place: Path) -> dict[str, Any]:
+    known = np.zeros(CODE_POINTS, dtype=bool)
+    for first, last in raw.segments["train"].tolist():
+        for points in _code_points(raw.tokens, first, last):
+            known[points] = True
+    characters = np.flatnonzero(known)
+    unknown, numbers = len(characters), np.cumsum(known) - 1
+    kind = "uint16" if unknown < 1 << 16 else "uint32"
+
+    def encoded(first: int, last: int) -> Iterator[Any]:
+        for points in _code_points(raw.tokens, first, last):
+            tokens = np.where(known[points], numbers[points], unknown)
+            yield np.repeat(tokens, np.where(known[points], 1, _bytes_of(points))).astype(kind)
+
+    segments = _write_segments(raw, place, encoded)
+    return {"type": kind, "segments": segments, "sizes": [*_bytes_of(characters).tolist(), 1], "unknown": unknown}
+
+
+def _code_points(tokens: Any, first: int, last: int) -> Iterator[Any]:
+    """Of the characters that begin in this stretch of bytes, also where the last one's end is beyond it."""
+    first, last = (_character_start(tokens, place) for place in (first, last))
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    for at in range(first, last, PIECE):
+        end = min(at + PIECE, last)
+        text = decoder.decode(tokens[at:end].tobytes(), final=end == last)
+        yield np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _character_start(tokens: Any, place: int) -> int:
+    """The first place from here on that is not within a UTF-8 character, which has at most three bytes more."""
+    start = place
+    while 0 < start < min(place + 3, len(tokens)) and tokens[start] & 0xC0 == 0x80:
+        start += 1
+    return start
+
+
+def _bytes_of(points: Any) -> Any:
+    """Bytes of each character; one that is not UTF-8 is an escaped byte."""
+    escaped = (points >= 0xDC80) & (points <= 0xDCFF)
+    return np.where(escaped, 1, 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF))
 
 
 # ---- byte pairs ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ there is one for the layer) and `plain` (a few lines of matrix products). Only t
 double derivatives, vmap on every kernel, attention weights and hardmax.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
-expansion absorbed into queries and outputs, whenever that is fewer operations.
+expansion absorbed into queries and outputs, whenever that is fewer operations. A latent always passes an RMS norm, as
+DeepSeek's does. With `qk_norm` so do the queries of each head and the shared rotary key; expanded keys do not, since
+then the latent could not be attended to as it is.
 
 Initialisation: every weight is normal with variance 1 / fan-in. For inputs of unit variance the logits q·k/√R have
 variance 1, and the output has the same variance, whatever H, R, V and G are.
@@ -66,7 +68,7 @@ class Attention(Pathed):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(path)
-        _check_options(shape, window, qk_norm, dropout, path, value_width)
+        _check_options(shape, window, dropout, path, value_width)
         self.shape = shape
         self.causal, self.window, self.rope_base = causal, window, rope_base
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
@@ -92,8 +94,8 @@ class Attention(Pathed):
             self.kv_up = nn.Linear(shape.kv_latent, expanded, bias=False, **factory)
         affine = qk_norm == "rms"
         self.query_norm, self.key_norm = (
-            nn.RMSNorm(shape.qk_rank, norm_eps, elementwise_affine=affine, **factory) if qk_norm != "none" else None
-            for _ in range(2)
+            nn.RMSNorm(size, norm_eps, elementwise_affine=affine, **factory) if qk_norm != "none" and size else None
+            for size in (shape.qk_rank, shape.rope_rank if shape.kv_latent else shape.qk_rank)
         )
         self.logit_scale = nn.Parameter(torch.empty(shape.heads, **factory)) if logit_scale else None
         self.output = nn.Linear(shape.heads * shape.v_rank, shape.width, bias=output_bias, **factory)
@@ -212,6 +214,7 @@ class Attention(Pathed):
         """
         latent, rope_key = key.split([self.shape.kv_latent, self.shape.rope_rank], dim=-1)
         latent = self.kv_latent_norm(latent)
+        rope_key = rope_key if self.key_norm is None else self.key_norm(rope_key)
         rope_key = self._rotate(rope_key.unsqueeze(1), angles).squeeze(1)
         if cache:
             latent, rope_key = cache.append(latent, rope_key)
@@ -368,10 +371,8 @@ def _distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
 
 
 def _check_options(
-    shape: AttentionShape, window: int | None, qk_norm: str, dropout: float, path: str, value_width: int | None
+    shape: AttentionShape, window: int | None, dropout: float, path: str, value_width: int | None
 ) -> None:
-    if shape.kv_latent and qk_norm != "none":
-        raise SpecError(f"{shape}: query/key norm needs whole keys, but a latent (c) keeps none; leave one of them out")
     if shape.kv_latent and value_width is not None:
         raise SpecError(f"{shape}: values are read from the latent, so they have no width of their own")
     if window is not None and window < 1:

@@ -3,7 +3,6 @@
 A budget of time is met by steps, not by sizes: a shape whose step takes twice as long gets half the steps.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headwise.cost import parameters, sequence_length
+from headwise.cost import counted_layers, parameter_counts, sequence_length
 from headwise.known import Known, find
 from headwise.models import Encoder
 from headwise.options import ModelOptions
@@ -27,7 +26,7 @@ MOST_SHAPES = 64
 
 def body_step_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
     """Forward and backward of the body on one sequence: the sum of its blocks' medians."""
-    layers = Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    layers = counted_layers(shape, options)
     return sum(times * _block_seconds(ModelShape.of([a], [mlp]), options, tokens) for (a, mlp), times in layers)
 
 
@@ -71,19 +70,20 @@ def equal_time(
 ) -> EqualTimes:
     """Every combination of the axes with its step time, and its steps in the base's time, as ratios to the base."""
     known = find(base) if isinstance(base, str) else Known("", base)
-    base, options, vary = known.shape, options or known.options, tuple(vary)
+    options, vary = options or known.options, tuple(vary)
+    base = options.complete(known.shape)
     tokens = min(sequence_length(options, context), MOST_TOKENS)
-    shapes = list(dict.fromkeys(c.shape for c in candidates(starting_point(base), vary, MOST_SHAPES)))
+    shapes = list(dict.fromkeys(c.shape for c in candidates(starting_point(base), vary, options, MOST_SHAPES)))
     seconds = []
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
         seconds.append(body_step_seconds(shape, options, tokens))
     on_progress(len(shapes), len(shapes))
-    own = parameters(base, options)["body"]
+    own = parameter_counts(base, options)["parameters_body"]
     rows = []
     for shape, time in zip(shapes, seconds, strict=True):
-        body = parameters(shape, options)["body"]
-        costs = {"parameters": body, "difference": body / own - 1}
+        counts = parameter_counts(shape, options)
+        costs = {**counts, "difference": counts["parameters_body"] / own - 1}
         ratios = {"time": time / seconds[0], "steps": seconds[0] / time, "tokens": tokens}
         rows.append({"shape": str(shape), **shape.model_dump(), **costs, **ratios})
     order = sorted(rows, key=lambda row: (row["heads"], row["qk_rank"], row["v_rank"]))

@@ -18,4 +18,4 @@ def build(shape: ModelShape | str, options: ModelOptions | None = None, **factor
     """The model that a shape and options describe; `device` and `dtype` as for any torch module."""
     shape = ModelShape.parse(shape) if isinstance(shape, str) else shape
     options = options or ModelOptions()
-    return _FAMILIES[options.family](shape, options, **factory)
+    return _FAMILIES[options.family](options.complete(shape), options, **factory)

@@ -18,6 +18,7 @@ class Encoder(nn.Module):
     def __init__(self, shape: ModelShape, options: ModelOptions | None = None, **factory: Any) -> None:
         super().__init__()
         options = options or ModelOptions()
+        shape = options.complete(shape)
         self.shape, self.options = shape, options
         self.blocks = nn.ModuleList(
             Block(attention, mlp, options, **factory) for attention, mlp in zip(shape.layers, shape.mlps, strict=True)

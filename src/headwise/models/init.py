@@ -80,9 +80,16 @@ def begin_edges(model: nn.Module, init: str) -> None:
     for module in (module for module in model.modules() if module not in body):
         if isinstance(module, nn.Linear):
             _draw(module, rules.head if module is getattr(model, "head", None) else rules.attention, 1)
-        elif not isinstance(module, nn.LayerNorm | nn.RMSNorm | UnitNorm):
+    begin_tables(model, init)
+
+
+def begin_tables(model: nn.Module, init: str) -> None:
+    """Only the tables: of tokens, places and segments, and a class token."""
+    rules, body = INITS[init], set(model.get_submodule("body").modules())
+    for module in (module for module in model.modules() if module not in body):
+        if not isinstance(module, nn.Linear | nn.LayerNorm | nn.RMSNorm | UnitNorm):
             for name, parameter in module.named_parameters(recurse=False):
-                if name != "bias":  # the tables of tokens, places and segments, a class token
+                if name != "bias":
                     rules.table(parameter, 1)
 
 

@@ -28,11 +28,14 @@ class _Drawing:
         self.bars, self.whole, self.total, self.runs = bars, whole, total, runs
         self.active: dict[str, TaskID] = {}
         self.steps: dict[str, float] = {}
+        self.left = float(UNITS)
         self.ended, self.best = 0, ""
         self.least = float("inf")
 
     def watch(self) -> Watch:
-        return Watch(on_compile=self.compile, on_start=self.start, on_step=self.step, on_end=self.end)
+        return Watch(
+            on_compile=self.compile, on_start=self.start, on_step=self.step, on_part=self.part, on_end=self.end
+        )
 
     def compile(self, kernels: int) -> None:
         many = f"{kernels} kernels" if kernels > 1 else "a kernel"
@@ -42,9 +45,14 @@ class _Drawing:
         self.active[run.key] = self.bars.add_task(f"  {run.shape} seed {run.seed}"[:36], total=run.steps)
 
     def step(self, run: Run, step: int) -> None:
+        if step and run.key not in self.steps:
+            self._go_on(run, step)
+        self.part(run, step / max(1, run.steps))
+
+    def part(self, run: Run, part: float) -> None:
         if run.key in self.active:
-            self.bars.update(self.active[run.key], completed=step)
-        self._advance(run, step / max(1, run.steps))
+            self.bars.update(self.active[run.key], completed=part * run.steps)
+        self._advance(run, part)
 
     def end(self, run: Run, result: RunResult) -> None:
         if run.key in self.active:
@@ -55,6 +63,14 @@ class _Drawing:
             self.least, self.best = error, f", best {error:.3f} ({run.shape})"
         self.bars.update(self.whole, description=f"{self.ended} of {self.runs} runs{self.best}")
         self._advance(run, 1.0)
+
+    def _go_on(self, run: Run, step: int) -> None:
+        """From a checkpoint: what was done before is neither left nor a sign of how fast the rest goes."""
+        self.steps[run.key] = step / max(1, run.steps)
+        self.left -= UNITS * self.steps[run.key] * work(run) / self.total
+        self.bars.update(self.whole, total=self.left)
+        if run.key in self.active:
+            self.bars.reset(self.active[run.key], completed=step)
 
     def _advance(self, run: Run, part: float) -> None:
         gained = (part - self.steps.get(run.key, 0.0)) * work(run) / self.total

@@ -27,7 +27,8 @@ def _lines(text: str, style: str, indent: int = 0) -> list[RenderableType]:
 
 def _costs(one: dict[str, Any]) -> str:
     changes = {name: percent(one.get(f"{name}_difference", 0.0)) for name in one}
-    sizes = f"parameters {changes['parameters']}, training FLOPs {changes['train_flops_per_token']}"
+    body = f" (body {changes['parameters_body']})" if one["parameters"] != one["parameters_body"] else ""
+    sizes = f"parameters {changes['parameters']}{body}, training FLOPs {changes['train_flops_per_token']}"
     cache = f"{short(one['kv_bytes_per_token'], 'B').replace(' ', FIXED)}/token ({changes['kv_bytes_per_token']})"
     return f"{sizes}, decoding {changes['decode_flops']}, KV cache {cache}"
 

@@ -1,9 +1,11 @@
 """Tables for a terminal of 80 columns."""
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from headwise.cost import BODY_PARTS, Cost, KnownModels
 from headwise.search import EqualShapes
@@ -18,10 +20,10 @@ _COUNT = ("", "k", "M", "B", "T", "Q")  # parameters
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to standard output."""
+    """Print to standard output; text that may not be broken, such as a command to copy, stays one line."""
     console = Console(highlight=False)
     for part in parts:
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
 def short(number: float, unit: str = "", prefixes: tuple[str, ...] = _SI) -> str:
@@ -30,6 +32,21 @@ def short(number: float, unit: str = "", prefixes: tuple[str, ...] = _SI) -> str
     while abs(number) >= 999.5 and power < len(prefixes) - 1:
         number, power = number / 1000, power + 1
     return f"{number:.3g} {prefixes[power]}{unit}".rstrip()
+
+
+def parameters_heading(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Of a column of `parameters_cell`; a bare shape has nothing but a body."""
+    whole = any(row.get("parameters") != row.get("parameters_body") for row in rows)
+    return "parameters\n(body)" if whole else "parameters\nof the body"
+
+
+def parameters_cell(row: Mapping[str, Any]) -> str:
+    """All of a model's parameters, its body's in brackets: '1.31 B (1.08 B)'; one number for a bare shape."""
+    total, body = row.get("parameters"), row.get("parameters_body")
+    if total is None:
+        return "–"
+    inside = f" ({short(body, prefixes=_COUNT)})" if body not in (None, total) else ""
+    return short(total, prefixes=_COUNT) + inside
 
 
 def percent(part: float) -> str:
@@ -93,22 +110,23 @@ def shapes_table(rows: EqualShapes, limit: int) -> list[RenderableType]:
     columns = {"heads": "heads", "qk": "qk_rank", "v": "v_rank", "kv": "kv_heads"}
     if max(len(str(row.shape)) for row in shown) > 32:
         columns = {"heads": "heads", "qk": "qk_rank"}
-    table = _table("<shape", *columns, "parameters", "difference")
+    costs = [row.as_dict() for row in shown]
+    table = _table("<shape", *columns, parameters_heading(costs), "difference")
     table.columns[0].no_wrap = True
-    for row in shown:
+    for row, cost in zip(shown, costs, strict=True):
         cells = [str(row.shape), *(str(getattr(row.shape, name)) for name in columns.values())]
         style = "bold" if cells[0] == rows.base else ""
-        table.add_row(*cells, short(row.parameters, prefixes=_COUNT), percent(row.difference), style=style)
+        table.add_row(*cells, parameters_cell(cost), percent(row.difference), style=style)
     more = [f"… and {len(rows) - limit} more: --limit {len(rows)} or --json"] if len(rows) > limit else []
     return [rows.headline, table, *more]
 
 
 def times_table(times: "EqualTimes") -> list[RenderableType]:
     """Shapes with the time of a training step here, and how many steps fit the base's time."""
-    table = _table("<shape", "heads", "qk", "parameters", "difference", "step time", "steps")
+    table = _table("<shape", "heads", "qk", parameters_heading(times.rows), "difference", "step time", "steps")
     table.columns[0].no_wrap = True
     for row in times.rows:
-        cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), short(row["parameters"], prefixes=_COUNT)]
+        cells = [row["shape"], str(row["heads"]), str(row["qk_rank"]), parameters_cell(row)]
         cells += [percent(row["difference"]), f"{row['time']:.2f} ×", f"{row['steps']:.2f} ×"]
         table.add_row(*cells, style="bold" if row["shape"] == times.base else "")
     return [times.headline, table, "steps: what fits the time of one step of the base"]

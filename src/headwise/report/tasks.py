@@ -1,10 +1,12 @@
 """Tasks for a terminal of 80 columns: the list, one task with its options, and how a training ended."""
 
+import shlex
 from typing import Any
 
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headwise.sweep.single import Trained
 
@@ -28,8 +30,8 @@ def task_card(task: dict[str, Any]) -> list[RenderableType]:
     floor = f", least possible {task['floor']:.4g}" if task["floor"] is not None else ""
     lines.append(f"error of a constant predictor (no-skill baseline) {task['trivial_error']:.4f}{floor}")
     lines += [f"  {name}: error {error:.4f}" for name, error in task.get("baselines", {}).items()]
-    lines.append(f"Train on it: headwise train --task {task['name']} --shape {task['usual_shape']}")
-    return lines
+    command = f"headwise train --task {shlex.quote(task['task'])} --shape {task['usual_shape']}"
+    return [*lines, "Train on it:", Text(command, no_wrap=True)]
 
 
 def trained_lines(trained: Trained) -> list[RenderableType]:
@@ -37,7 +39,8 @@ def trained_lines(trained: Trained) -> list[RenderableType]:
     for name, value in trained.metrics.items():
         table.add_row(f"  {name}", f"{value:.4f}")
     message = trained.result.message
-    return [f"[bold]{escape(trained.headline)}[/bold]", table, *([escape(message)] if message else [])]
+    about = [f"model: {escape(trained.model)}", f"recipe: {escape(trained.recipe)}"]
+    return [f"[bold]{escape(trained.headline)}[/bold]", table, *about, *([escape(message)] if message else [])]
 
 
 def _table() -> Table:

@@ -57,7 +57,7 @@ def _facts(run: Run, result: RunResult) -> dict[str, float]:
     """Cost and setting of a run, beside its metrics."""
     sizes = {"parameters": float(result.parameters), "heads": float(run.model_shape.layers[0].heads)}
     spent = {"flops": float(result.flops), "seconds": result.seconds, "learning_rate": run.recipe.learning_rate}
-    spent |= {"kv_bytes_per_token": float(kv_bytes_per_token(run.model_shape))}
+    spent |= {"kv_bytes_per_token": float(kv_bytes_per_token(run.model_shape, run.options))}
     return {**sizes, **spent, **({"latency": result.latency} if result.latency else {})}
 
 

@@ -75,9 +75,17 @@ def describe_task(task: str, baselines: bool = False) -> Description:
 
 
 def _task(task: "Task", baselines: bool) -> dict[str, Any]:
+    from headwise.tasks import written
+
     fields = type(task).model_fields.items()
     options = [{"option": n, "value": getattr(task, n), "about": f.description} for n, f in fields if n != "content"]
     samples = {stream: task.samples(stream) for stream in ("train", "validation", "test")}
-    facts = {"name": task.name, "summary": task.summary, "trivial_error": task.trivial_error(), "floor": task.floor()}
+    facts: dict[str, Any] = {
+        "name": task.name,
+        "task": written(task),
+        "summary": task.summary,
+        "trivial_error": task.trivial_error(),
+        "floor": task.floor(),
+    }
     facts |= {"tokens": task.tokens, "samples": samples, "usual_shape": task.usual_shape, "options": options}
     return facts | ({"baselines": task.baselines()} if baselines else {})

@@ -25,7 +25,7 @@ from headwise.sweep.drive import conduct
 from headwise.sweep.plan import Stopped, Summary, make_plan, read_shard
 from headwise.sweep.price import Price, price_plan
 from headwise.sweep.resolve import fitted, resolve
-from headwise.sweep.tracking import tracker
+from headwise.sweep.tracking import tracked
 from headwise.sweep.watching import Watching, unwatched
 
 
@@ -82,18 +82,19 @@ def run_study(
 
     `study` is a name, or the path of a study of your own; `data` says where tasks find their data, by the task's name;
     `shard` is "i/n" (without one, what a Slurm array says); `ray` a cluster's address or "auto"; `track` mirrors curves
-    to tensorboard or wandb. An interrupt saves and raises `KeyboardInterrupt`; the same call goes on from there.
+    to tensorboard or wandb as they grow. An interrupt saves and raises `KeyboardInterrupt`; the same call goes on.
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
     asked = load(study) if isinstance(study, str) else study
     part, execution, summary = read_shard(shard), resolve(device, precision), Summary()
+    shown = tracked(watching, track, asked.name)
     with opened(store) as source:
         for runs in stages(asked, preset, source, execution, dict(data or {})):
             todo = list(make_plan(runs, source, part).todo)
-            with watching(todo, "") as watch, tracker(track, asked.name, watch) as tracked:
+            with shown(todo, "") as watch:
                 settings: dict[str, Any] = {"folder": source.files, "workers": workers, "ray_address": ray}
-                settings |= {"watch": tracked, "shard": part, "keep_weights": keep_weights or asked.keep_weights}
+                settings |= {"watch": watch, "shard": part, "keep_weights": keep_weights or asked.keep_weights}
                 try:
                     summary += conduct(runs, source, **settings)
                 except Stopped as stopped:

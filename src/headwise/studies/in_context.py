@@ -55,7 +55,7 @@ def cells(preset: InContextPreset) -> list[Cell]:
 def _run(preset: InContextPreset, heads: int, seed: int) -> Run:
     task = {"name": "in-context", "dim": preset.dim, "points": preset.points, "curriculum": preset.curriculum}
     shape = ModelShape(width=preset.width, heads=heads, depth=preset.depth)
-    options = options_preset("gpt2", vocab=preset.dim + 1, context=2 * preset.points - 1)
+    options = options_preset("gpt2", init="unit", vocab=preset.dim + 1, context=2 * preset.points - 1)
     recipe = Recipe(batch=preset.batch, betas=(0.9, 0.95), warm_up=0.1)
     return Run(task=task, shape=str(shape), options=options, recipe=recipe, steps=preset.steps, seed=seed)
 

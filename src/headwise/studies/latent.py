@@ -54,7 +54,7 @@ def cells(preset: LatentPreset) -> list[Cell]:
     cells = []
     for part in preset.parts:
         for seed in range(preset.seeds):
-            # a latent keeps no whole keys that could be normalised
+            # DeepSeek's layer: latents pass a norm, queries and keys pass no other
             text = text_run(preset, compressed(preset, part), seed, qk_norm="none")
             recall = recall_run(preset.recall, compressed(preset.recall, part), seed, qk_norm="none")
             cells += [Cell({"task": "text", "compression": part}, text)]

@@ -145,7 +145,7 @@ def tuned_run(preset: ThinnerBertPreset, masked: Run) -> Run:
 
 def _options(preset: ThinnerBertPreset, **changes: Any) -> ModelOptions:
     usual = {"norm_place": "pre", "final_norm": True, "positions": "rotary", "context": preset.context}
-    return options_preset("bert", **usual, **changes)
+    return options_preset("bert", init="unit", **usual, **changes)
 
 
 def keeps(rows: list[Row], model: str) -> list[Comparison]:

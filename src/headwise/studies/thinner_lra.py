@@ -118,7 +118,7 @@ def _run(used: LongTask, shape: str, seed: int) -> Run:
     return Run(
         task=used.task,
         shape=shape,
-        options=options_preset("bert", head="classes", **bare, **used.facts),
+        options=options_preset("bert", init="unit", head="classes", **bare, **used.facts),
         recipe=Recipe(warm_up=0.1, batch=used.batch, clip=1.0),
         steps=used.steps,
         seed=seed,

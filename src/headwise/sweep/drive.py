@@ -28,7 +28,7 @@ def conduct(
     """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`."""
     plan = make_plan(runs, store, shard)
     weights = folder / "weights" if keep_weights else None
-    with _stoppable(watch or Watch()) as watching:
+    with stoppable(watch or Watch()) as watching:
         settings: dict[str, Any] = {"weights": weights, "watch": watching, "checkpoint_seconds": checkpoint_seconds}
         settings |= {"checkpoints": folder / "checkpoints"}
         if ray_address is None:
@@ -46,7 +46,7 @@ def conduct(
 
 
 @contextmanager
-def _stoppable(watch: Watch) -> Iterator[Watch]:
+def stoppable(watch: Watch) -> Iterator[Watch]:
     """Count Ctrl-C and SIGTERM instead of dying of them: one asks runs to checkpoint, two stop now."""
     asked = [0]
 

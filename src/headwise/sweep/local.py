@@ -125,6 +125,8 @@ class _Pool:
         worker.heard = time.monotonic()
         if kind == "step":
             return self.watch.on_step(run, content)
+        if kind == "points":
+            return self.watch.on_points(run, content)
         worker.run = None
         if kind == "result":
             return self._record(run, RunResult(**content))

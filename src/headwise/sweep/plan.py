@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwise.cost import activation_bytes, parameters, sequence_length, training_flops
 from headwise.spec import SpecError
-from headwise.training.run import Run, RunResult
+from headwise.training.run import Point, Run, RunResult
 
 if TYPE_CHECKING:
     from headwise.tasks import Task
@@ -65,11 +65,12 @@ class Summary:
 
 
 class Stopped(KeyboardInterrupt):
-    """A sweep was interrupted: what ended is in the store, what ran is in checkpoints; `summary` counts both."""
+    """A sweep was interrupted: what ended is in the store; `summary` counts it and what ran, which is in checkpoints
+    or, where there are none, begins again."""
 
-    def __init__(self, summary: Summary) -> None:
-        super().__init__("stopped; the same call goes on from the checkpoints")
-        self.summary = summary
+    def __init__(self, summary: Summary, checkpoints: bool = True) -> None:
+        super().__init__(f"stopped; the same call goes on from the {'checkpoints' if checkpoints else 'store'}")
+        self.summary, self.checkpoints = summary, checkpoints
 
 
 @dataclass
@@ -79,6 +80,8 @@ class Watch:
     on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
     on_step: Callable[[Run, int], None] = lambda run, step: None
+    on_points: Callable[[Run, list[Point]], None] = lambda run, points: None  # of its curve, as they are measured
+    on_part: Callable[[Run, float], None] = lambda run, part: None  # where steps are not known: how much is done
     on_end: Callable[[Run, RunResult], None] = lambda run, result: None
     stop_asked: Callable[[], int] = lambda: 0  # 1: checkpoint and stop; 2: stop now
 

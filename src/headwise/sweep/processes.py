@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from functools import cache
 from multiprocessing.context import ForkServerContext
 
@@ -29,6 +30,11 @@ def worker_context() -> ForkServerContext:
             "this script starts processes, which import it again: put what it does under if __name__ == '__main__':"
         )
     return context
+
+
+def undisturbed() -> None:
+    """For a process of a pool, as it starts: Ctrl-C is the driver's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _nothing() -> None:

@@ -4,7 +4,8 @@ Each run is one task, and asks for its threads, GPUs and memory. The driver alon
 as many runs as the cluster has cores, longest first, so that nodes never wait and an autoscaler sees what is wanted. A
 run whose worker or node dies goes on from its checkpoint elsewhere, if all nodes reach the same `checkpoints`: a folder
 they share, or a URL that fsspec knows. Tasks and driver talk over a small actor, the board: tasks write how far they
-are and read whether to stop. The board lives and dies with the driver; without it a task checkpoints and ends.
+are, with new points of their curves, and read whether to stop. The board lives and dies with the driver; without it a
+task checkpoints and ends.
 
 Ray is imported inside functions only: nothing else needs it installed.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 from headwise.spec import SpecError
 from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
-from headwise.training.run import Run, RunResult
+from headwise.training.run import Point, Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
 TICK_SECONDS = 0.25
@@ -144,16 +145,18 @@ class _Driver:
 
     def _read_board(self) -> None:
         """Say whether to stop, read how far runs are; a board that is being restarted is read next time."""
-        steps: dict[int, int] = {}
+        news: dict[int, tuple[int, list[Point]]] = {}
         with suppress(self.ray.exceptions.RayError):
-            steps = self.ray.get(self.settings[-1].read.remote(self.stopping > 0), timeout=ANSWER_SECONDS)
+            news = self.ray.get(self.settings[-1].read.remote(self.stopping > 0), timeout=ANSWER_SECONDS)
         for flight in self.flying.values():
-            step = steps.get(flight.number, flight.step)
+            step, points = news.get(flight.number, (flight.step, []))
             if step != flight.step:
                 if flight.step < 0:
                     self.watch.on_start(flight.run)
                 flight.step, flight.moved = step, time.monotonic()
                 self.watch.on_step(flight.run, step)
+            if points:
+                self.watch.on_points(flight.run, points)
 
     def _land(self, reference: Any) -> None:
         """A task ended, one way or another."""
@@ -254,6 +257,7 @@ def _train(
             checkpoint_seconds=checkpoint_seconds,
             keep_weights=place(weights) if weights else None,
             on_step=line.tell,
+            on_points=line.points.extend,
             should_stop=line.stop.is_set,
         )
         return result.as_dict()
@@ -268,6 +272,7 @@ class _Line:
 
     def __init__(self, board: Any, number: int) -> None:
         self.board, self.number, self.step = board, number, 0
+        self.points: list[Point] = []  # that the board has not heard of
         self.stop, self.ended = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._talk, daemon=True)
 
@@ -292,8 +297,11 @@ class _Line:
     def _stop_asked(self) -> bool:
         import ray
 
+        points = self.points.copy()
         try:
-            return bool(ray.get(self.board.write.remote(self.number, self.step), timeout=ANSWER_SECONDS))
+            stop = bool(ray.get(self.board.write.remote(self.number, self.step, points), timeout=ANSWER_SECONDS))
+            del self.points[: len(points)]
+            return stop
         except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
             return False  # a busy network; ask again
         except ray.exceptions.RayError:
@@ -301,19 +309,19 @@ class _Line:
 
 
 class _Board:
-    """Where tasks write their steps, and the driver whether to stop."""
+    """Where tasks write their steps and points, and the driver whether to stop."""
 
     def __init__(self) -> None:
         self.stop = False
-        self.steps: dict[int, int] = {}  # by a flight's number
+        self.news: dict[int, tuple[int, list[Point]]] = {}  # since it was last read, by a flight's number
 
-    def write(self, number: int, step: int) -> bool:
-        self.steps[number] = step
+    def write(self, number: int, step: int, points: list[Point]) -> bool:
+        self.news[number] = step, [*self.news.get(number, (0, []))[1], *points]
         return self.stop
 
-    def read(self, stop: bool) -> dict[int, int]:
-        steps, self.steps, self.stop = self.steps, {}, stop
-        return steps
+    def read(self, stop: bool) -> dict[int, tuple[int, list[Point]]]:
+        news, self.news, self.stop = self.news, {}, stop
+        return news
 
 
 def _pin_up(ray: Any) -> Any:

@@ -6,10 +6,11 @@ trained.metrics["error"], trained.run.key
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from headwise.cost import fitting_micro_batches
 from headwise.shape import ModelShape
@@ -21,8 +22,19 @@ from headwise.store.store import Store
 from headwise.sweep.drive import conduct
 from headwise.sweep.plan import make_plan
 from headwise.sweep.resolve import fitted, resolve
+from headwise.sweep.tracking import tracked
 from headwise.sweep.watching import Watching, unwatched
-from headwise.training.run import Recipe, Run, RunResult
+from headwise.training.asked import (
+    RecipeSettings,
+    asked_options,
+    asked_recipe,
+    asked_task,
+    model_in_words,
+    recipe_in_words,
+)
+from headwise.training.run import Run, RunResult
+
+PROJECT = "train"  # of a tracker
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,16 @@ class Trained(Shown):
         return self.run.recipe.learning_rate
 
     @property
+    def model(self) -> str:
+        """What kind of model, in words."""
+        return model_in_words(self.run.options)
+
+    @property
+    def recipe(self) -> str:
+        """How it was trained, in words."""
+        return recipe_in_words(self.run.recipe)
+
+    @property
     def headline(self) -> str:
         result = self.result
         ended = f"{result.status} after {result.steps:,} steps, {result.seconds:.0f} s"
@@ -54,7 +76,7 @@ class Trained(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """What `headwise train --json` prints."""
-        return self.result.as_dict()
+        return {**self.result.as_dict(), "model": self.model, "recipe": self.recipe}
 
     def records(self) -> list[dict[str, Any]]:
         return [{"metric": name, "value": value} for name, value in self.metrics.items()]
@@ -68,41 +90,47 @@ def train(
     steps: int = 1000,
     batch_size: int = 64,
     learning_rate: float | Sequence[float] | str = 0.002,
-    optimizer: str = "adamw",
-    weight_decay: float = 0.0,
-    clip: float = 1.0,
+    family: str = "",
+    options: Mapping[str, Any] | None = None,
+    context: int = 0,
+    tokenizer: str = "",
     seed: int = 0,
     keep_weights: bool = False,
     store: StoreLike = None,
     checkpoints: str | Path | None = None,
+    track: str = "",
     watching: Watching = unwatched,
+    **recipe: Unpack[RecipeSettings],
 ) -> Trained:
     """Train one model on a task, or do a given run.
 
     A task is written as in "text:my.txt"; of several learning rates the best on validation is taken, with another seed.
+    `family` and `options` say what kind of model in place of the task's usual one (`family="gpt2"`,
+    `options={"tied": False}`), and `recipe` how it is trained: optimizer, weight_decay, warm_up, clip, betas, schedule,
+    final_learning_rate.
     What the store holds is found and not trained again. A run (or its JSON, or a file that holds it) is done by itself
-    in this process, as torchrun starts it, and stored where a store is named.
+    in this process, as torchrun starts it, and stored where a store is named. `track` mirrors curves to tensorboard or
+    wandb as they are measured.
 
     Training on a task starts a process, so a script does it under `if __name__ == "__main__"`. An interrupt saves and
     raises `KeyboardInterrupt`; the same call goes on from the checkpoint.
     """
     if bool(run) == bool(task):
         raise SpecError("give either a run (a JSON file) or a --task, as in: headwise train --task recall")
+    shown = tracked(watching, track, PROJECT)
     if run:
-        return _train_given(_read(run) if isinstance(run, str) else run, store, checkpoints)
-    from headwise.tasks import parse
-
-    asked, rates = parse(task), _rates(learning_rate)
-    model, options = ModelShape.parse(shape or asked.usual_shape), asked.default_options()
-    parts = fitting_micro_batches(model, options, asked.tokens, batch_size)
-    settings: dict[str, Any] = {"optimizer": optimizer, "weight_decay": weight_decay, "clip": clip}
-    recipe = Recipe(learning_rate=rates[0], batch=batch_size, micro_batches=parts, warm_up=0.1, **settings)
-    wanted = Run(task=asked.spec(), shape=str(model), options=options, recipe=recipe, steps=steps, seed=seed)
+        return _train_given(_read(run) if isinstance(run, str) else run, store, checkpoints, shown)
+    asked, rates = asked_task(task, context=context, tokenizer=tokenizer), _rates(learning_rate)
+    model = ModelShape.parse(shape or asked.usual_shape)
+    kind = asked_options(asked.default_options(), asked.tokens, family, options or {})
+    parts = fitting_micro_batches(model, kind, asked.tokens, batch_size)
+    trained = asked_recipe(recipe, learning_rate=rates[0], batch=batch_size, micro_batches=parts)
+    wanted = Run(task=asked.spec(), shape=str(model), options=kind, recipe=trained, steps=steps, seed=seed)
     with opened(store) as source:
         if len(rates) > 1:
-            trials = _done(at_rates(wanted, rates), source, keep_weights, watching, "learning rates")
+            trials = _done(at_rates(wanted, rates), source, keep_weights, shown, "learning rates")
             wanted = at_rate(wanted, best_rate(trials, source))
-        (planned,) = _done([wanted], source, keep_weights, watching, f"learning rate {wanted.recipe.learning_rate:g}")
+        (planned,) = _done([wanted], source, keep_weights, shown, f"learning rate {wanted.recipe.learning_rate:g}")
         pair = source.get(planned.key)
     assert pair is not None
     return Trained(planned, pair[1])
@@ -116,14 +144,19 @@ def _done(runs: list[Run], store: Store, keep_weights: bool, watching: Watching,
     return planned
 
 
-def _train_given(run: Run, store: StoreLike, checkpoints: str | Path | None) -> Trained:
+def _train_given(run: Run, store: StoreLike, checkpoints: str | Path | None, watching: Watching) -> Trained:
     """By itself in this process: what torchrun starts once for each device, of which the first one stores."""
     from headwise.training.loop import train_run
     from headwise.training.machine import use_one_core
 
     use_one_core()
-    result = train_run(run, checkpoints=None if checkpoints is None else Path(checkpoints))
-    if store is not None and os.environ.get("RANK", "0") == "0":
+    first = os.environ.get("RANK", "0") == "0"
+    with (watching if first else unwatched)([run], "") as watch:
+        settings: dict[str, Any] = {"on_step": partial(watch.on_step, run), "on_points": partial(watch.on_points, run)}
+        watch.on_start(run)
+        result = train_run(run, checkpoints=None if checkpoints is None else Path(checkpoints), **settings)
+        watch.on_end(run, result)
+    if store is not None and first:
         with opened(store) as source:
             source.add(run, result)
     return Trained(run, result)

@@ -1,63 +1,139 @@
-"""Mirroring curves to a tracker: one small hook, which anyone can implement for another.
+"""Mirroring curves to a tracker while runs go on: one small hook, which anyone can implement for another.
 
-A tracker is a function of (run, result); it is called in the driver when a run ends. The store stays the one home of
-results: a tracker is a copy for looking at.
+A tracker opens a log for a run; the log is given points of the run's curve as they are measured, and is closed when the
+run ends. All of it happens in the driver. The store stays the one home of results: a tracker is a copy for looking at.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from headwise.spec import SpecError
 from headwise.sweep.plan import Watch
-from headwise.training.run import Run, RunResult
+from headwise.sweep.watching import Watching
+from headwise.training.run import Point, Run, RunResult
 
-Tracker = Callable[[Run, RunResult], None]
+
+class Log(Protocol):
+    """One run in a tracker."""
+
+    def add(self, points: list[Point]) -> None:
+        """Show these points now."""
+
+    def close(self, result: RunResult | None) -> None:
+        """The run ended, or was interrupted (None)."""
 
 
-@contextmanager
-def tracker(name: str, project: str, watch: Watch) -> Iterator[Watch]:
-    """The watch, and beside it the tracker of that name ('' for none)."""
+Tracker = Callable[[Run], Log]
+
+
+def tracked(watching: Watching, name: str, project: str) -> Watching:
+    """How runs are shown, and beside it the tracker of that name ('' for none)."""
     if not name:
-        yield watch
-        return
+        return watching
     if name not in TRACKERS:
         raise SpecError(f"no tracker '{name}'; there are {', '.join(TRACKERS)}")
     try:
-        mirror = TRACKERS[name](project)
+        tracker = TRACKERS[name](project)
     except ImportError:
         raise SpecError(f"--track {name} needs its package: pip install 'headwise[track]'") from None
 
-    def both(run: Run, result: RunResult) -> None:
-        watch.on_end(run, result)
-        mirror(run, result)
+    @contextmanager
+    def both(runs: list[Run], stage: str) -> Iterator[Watch]:
+        with watching(runs, stage) as watch:
+            mirror = _Mirror(tracker, watch)
+            try:
+                yield replace(watch, on_points=mirror.points, on_end=mirror.end)
+            finally:
+                mirror.close()
 
-    yield replace(watch, on_end=both)
+    return both
+
+
+class _Mirror:
+    """The logs of runs that have begun, each given every point once: a run that goes on tells all it had again."""
+
+    def __init__(self, tracker: Tracker, watch: Watch) -> None:
+        self.tracker, self.watch = tracker, watch
+        self.logs: dict[str, Log] = {}
+        self.told: dict[str, set[tuple[int, str]]] = defaultdict(set)
+
+    def points(self, run: Run, points: list[Point]) -> None:
+        self.watch.on_points(run, points)
+        told = self.told[run.key]
+        if new := [point for point in points if point[:2] not in told]:
+            told.update(point[:2] for point in new)
+            self._log(run).add(new)
+
+    def end(self, run: Run, result: RunResult) -> None:
+        self.watch.on_end(run, result)
+        self.points(run, result.curve)  # those that were not heard of on the way
+        self._log(run).close(result)
+        del self.logs[run.key]
+
+    def close(self) -> None:
+        for log in self.logs.values():
+            log.close(None)
+
+    def _log(self, run: Run) -> Log:
+        if run.key not in self.logs:
+            self.logs[run.key] = self.tracker(run)
+        return self.logs[run.key]
+
+
+def title(run: Run) -> str:
+    """A run among others, for people; its key makes it unique."""
+    return f"{run.shape}-lr{run.recipe.learning_rate:g}-{run.steps}steps-seed{run.seed}-{run.key}"
+
+
+# ---- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
 def _tensorboard(project: str) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
-    def mirror(run: Run, result: RunResult) -> None:
-        writer: Any = SummaryWriter(f"runs/{project}/{run.key}")
-        for step, name, value in result.curve:
-            writer.add_scalar(name, value, step)
-        writer.close()
+    return lambda run: _Events(SummaryWriter(f"runs/{project}/{title(run)}"))
 
-    return mirror
+
+class _Events:
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def add(self, points: list[Point]) -> None:
+        for step, name, value in points:
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self, result: RunResult | None) -> None:
+        self.writer.close()
+
+
+# ---- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
 def _wandb(project: str) -> Tracker:
     import wandb
 
-    def mirror(run: Run, result: RunResult) -> None:
-        session = wandb.init(project=f"headwise-{project}", id=run.key, config=run.model_dump(), reinit=True)
-        for step, name, value in result.curve:
-            session.log({name: value}, step=step)
-        session.finish()
+    def opened(run: Run) -> Log:
+        names = {"project": f"headwise-{project}", "id": run.key, "name": title(run), "resume": "allow"}
+        return _Session(wandb.init(**names, config=run.model_dump(), reinit="create_new"))  # several at once
 
-    return mirror
+    return opened
+
+
+class _Session:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def add(self, points: list[Point]) -> None:
+        for step in dict.fromkeys(step for step, _, _ in points):
+            self.session.log({name: value for at, name, value in points if at == step}, step=step)
+
+    def close(self, result: RunResult | None) -> None:
+        self.session.summary.update(result.metrics if result else {})
+        self.session.finish(0 if result and result.status != "failed" else 1)
 
 
 TRACKERS: dict[str, Callable[[str], Tracker]] = {"tensorboard": _tensorboard, "wandb": _wandb}

@@ -5,6 +5,7 @@ A message during a run means stop: checkpoint, and say so. So does the end of th
 
 import os
 import signal
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,7 +20,7 @@ torch.zeros(1)  # loaded once, in the process that workers are forked from
 
 
 def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, core: int | None) -> None:
-    """Answer with ("step", n), ("result", dict), ("stopped", step text) or ("disk", sentence)."""
+    """Answer with ("step", n), ("points", list), ("result", dict), ("stopped", step text) or ("disk", sentence)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     terminated: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
@@ -43,9 +44,9 @@ def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str
 def _train(
     run: Run, pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, terminated: list[int]
 ) -> tuple[str, Any]:
-    def report(step: int) -> None:
+    def report(kind: str, content: Any) -> None:
         try:
-            pipe.send(("step", step))
+            pipe.send((kind, content))
         except OSError:
             terminated.append(0)
 
@@ -55,7 +56,8 @@ def _train(
             checkpoints=place(folder),
             checkpoint_seconds=checkpoint_seconds,
             keep_weights=place(weights) if weights else None,
-            on_step=report,
+            on_step=partial(report, "step"),
+            on_points=partial(report, "points"),
             should_stop=lambda: bool(terminated) or pipe.poll(),
         )
     except Interrupted as stopped:

@@ -57,6 +57,11 @@ class Task(Spec, ABC):
         return means | {"standard_error": float(spread)}
 
     @property
+    def metric_name(self) -> str:
+        """What people call the error that is reported."""
+        return "test error"
+
+    @property
     @abstractmethod
     def tokens(self) -> int:
         """Tokens of one sample."""
@@ -72,6 +77,10 @@ class Task(Spec, ABC):
     @abstractmethod
     def trivial_error(self) -> float:
         """The no-skill baseline: the error of the best predictor that has learned nothing of what the task is about."""
+
+    def simple_baseline(self) -> tuple[str, float]:
+        """A simple model that a trained one must beat to have learned, and its test error; takes seconds at most."""
+        return "no-skill baseline", self.trivial_error()
 
     def floor(self) -> float | None:
         """The least error there can be, where it is known."""
@@ -130,8 +139,11 @@ def names() -> list[str]:
     return sorted(m.name.replace("_", "-") for m in iter_modules(__path__) if m.name not in _NOT_TASKS)
 
 
-def parse(text: str) -> Task:
-    """A task as it is written on the command line: NAME[:SOURCE][,OPTION=VALUE...], or a .py file in NAME's place."""
+def parse(text: str, **more: Any) -> Task:
+    """A task as it is written on the command line: NAME[:SOURCE][,OPTION=VALUE...], or a .py file in NAME's place.
+
+    `more` are further options.
+    """
     name, *pairs = re.split(r",(?=\w+=)", text)
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -140,16 +152,31 @@ def parse(text: str) -> Task:
     if not name.endswith(".py"):
         name, _, source = name.partition(":")
         options |= {"source": source} if source else {}
-    return load_task({"name": name, **options}).resolved()
+    return load_task({"name": name, **options, **more}).resolved()
 
 
 def _value(text: str) -> Any:
-    """A number or true/false where it reads as one, else text."""
+    """A number or true/false where it reads as one, text in quotation marks without them, else text as it is."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         return text
-    return value if isinstance(value, int | float) else text
+    return value if isinstance(value, int | float | str) else text
+
+
+def written(task: Task) -> str:
+    """The task as `parse` reads it: its name, its source, and the options that are not at their default."""
+    fields = type(task).model_fields
+    changed = {name: getattr(task, name) for name in fields if getattr(task, name) != fields[name].default}
+    name, source = task.spec()["name"], changed.pop("source", "")
+    changed.pop("content", None)
+    pairs = (f",{option}={_as_text(value)}" for option, value in changed.items())
+    return f"{name}:{source}{''.join(pairs)}" if source else f"{name}{''.join(pairs)}"
+
+
+def _as_text(value: Any) -> str:
+    """What `_value` reads as this value."""
+    return value if isinstance(value, str) and _value(value) == value else json.dumps(value)
 
 
 def load_task(spec: dict[str, Any]) -> Task:

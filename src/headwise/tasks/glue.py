@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headwise.data import grammar, hub, stamp
 from headwise.data.tables import END, PAD, SPECIAL, Encoded, Examples, encoder, part_of, table_rows
-from headwise.data.text import BYTES, Tokenizer
+from headwise.data.text import BYTES
 from headwise.data.words import predict_by_words
 from headwise.models import Bert
 from headwise.options import ModelOptions, preset
@@ -33,6 +33,7 @@ from headwise.tasks.stream import Stream, sample_numbers
 from headwise.tasks.text import Text
 
 Splits = dict[Stream, Examples]
+Tokenizer = Literal["bytes", "bpe"]
 GENERATED_SENTENCES = 6000  # sentences where there is no source
 
 

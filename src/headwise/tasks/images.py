@@ -6,6 +6,7 @@ what is read and how it is split). Pixels are normalised by the training images'
 images are augmented. Labels are class numbers, so augmentations that mix two images are left out.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from headwise.data import images as data
 from headwise.data.augment import augment
+from headwise.data.linear import error_by_least_squares
 from headwise.models import ViT
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
@@ -24,6 +26,7 @@ from headwise.spec import SpecError
 from headwise.tasks import Batch, DataTask, Scores
 from headwise.tasks.stream import Draw, Stream, sample_numbers
 
+POOLED_SIDE, LINEAR_IMAGES = 16, 50_000  # what the linear classifier sees of an image, and how many it is fitted to
 PATCHES = (16, 64)  # how many an image is cut into, where nothing is said
 BASELINE_NUMBERS = 300_000_000  # pixels that a baseline is fitted to; of a larger set it takes a part, and says so
 REGULARISATIONS = tuple(10.0 ** (power / 2) for power in range(-10, 5))  # inverse: from strong to weak
@@ -118,6 +121,11 @@ class Images(DataTask):
         images = self.images()
         return float((images.test.labels != np.bincount(images.train.labels).argmax()).mean())
 
+    def simple_baseline(self) -> tuple[str, float]:
+        """A linear classifier; of larger images it is given averages of 16 × 16 squares."""
+        side = min(self.images().side, POOLED_SIDE)
+        return f"linear classifier of {side} × {side} pixels", _linear_error(self)
+
     def baselines(self) -> dict[str, float]:
         """Logistic regression and nearest neighbours on pixels; their settings are chosen on validation."""
         return _baselines(self)
@@ -138,6 +146,23 @@ def _normalisation(source: str, side: int, validation: float, grey: bool) -> tup
 
 
 # ---- classical methods ---------------------------------------------------------------------------------------------
+
+
+def pooled(pictures: Tensor) -> Any:
+    """(pictures, numbers): pictures (batch, channels, side, side) as rows, larger ones averaged over squares."""
+    side = min(pictures.shape[-1], POOLED_SIDE)
+    return F.adaptive_avg_pool2d(pictures.float(), side).flatten(1).numpy()
+
+
+@lru_cache(maxsize=16)
+def _linear_error(task: Images) -> float:
+    def rows(stream: Stream) -> Iterator[tuple[Any, Any]]:
+        part: data.ImageSplit = getattr(task.images(), stream)
+        for first in range(0, len(part) if stream == "test" else min(len(part), LINEAR_IMAGES), 1024):
+            some = slice(first, first + 1024)
+            yield pooled(task._pixels(part, some)), part.labels[some]
+
+    return error_by_least_squares(rows, len(task.images().classes))
 
 
 def _baselines(task: Images) -> dict[str, float]:

@@ -14,6 +14,7 @@ The default is where the paper's curriculum begins; the paper's own scale is
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from headwise.models import Encoder
 from headwise.models.blocks import init_linear
+from headwise.models.init import INITS, begin_tables
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -139,6 +141,10 @@ class InContext(Task):
         places = range(0, self.points, max(1, self.dim // 4))
         return {"error": float(errors.mean())} | {f"error_at_{k}": float(errors[k]) for k in places}
 
+    @property
+    def metric_name(self) -> str:
+        return "squared error"  # over the labels' variance
+
     # ---- what is known ---------------------------------------------------------------------------------------------
 
     def trivial_error(self) -> float:
@@ -151,6 +157,10 @@ class InContext(Task):
         if self.kind != "linear":
             return None
         return sum(max(0.0, 1 - k / self.dim) for k in range(self.points)) / self.points
+
+    def simple_baseline(self) -> tuple[str, float]:
+        """Weights as one step of gradient descent from 0 has them, as long as is best for so many examples."""
+        return "one gradient step", _one_step_error(self)
 
     def baselines(self) -> dict[str, float]:
         """Where f is not linear, least squares has no mean error near as many examples as dimensions: see ridge."""
@@ -203,8 +213,11 @@ class _Regressor(nn.Module):
             self.places = nn.Parameter(torch.randn(options.context, shape.width) * 0.5 * shape.width**-0.5)
         self.body = Encoder(shape, options)
         self.read_out = nn.Linear(shape.width, 1, bias=False)
-        init_linear(self.read_in)
-        init_linear(self.read_out)
+        if options.init in INITS:  # as transformers' GPT-2 between torch's own layers, which is what the paper trains
+            begin_tables(self, options.init)
+        else:
+            init_linear(self.read_in)
+            init_linear(self.read_out)
 
     def forward(self, prompts: Tensor) -> Tensor:
         """(batch, tokens, dim) to (batch, points)."""
@@ -249,6 +262,23 @@ def _nearest(x: Tensor, y: Tensor, asking: Tensor) -> Tensor:
 def _averaging(x: Tensor, y: Tensor, asking: Tensor) -> Tensor:
     """Weights as the mean of f(x)·x: right on average, as x has unit covariance."""
     return _dot((x * y[..., None]).mean(1), asking)
+
+
+@lru_cache(maxsize=16)
+def _one_step_error(task: InContext) -> float:
+    errors = task._errors(_one_step(task), PROMPTS, "test")
+    return sum(errors) / len(errors)
+
+
+def _one_step(task: InContext) -> Predictor:
+    """Averages, each scaled by what suits validation best after as many examples."""
+    tokens, y = (tensor.double() for tensor in task.draw(0, "validation", 0, PROMPTS))
+    x = tokens[:, 0::2]
+    scales = [0.0]
+    for k in range(1, task.points):
+        step = _averaging(x[:, :k], y[:, :k], x[:, k])
+        scales.append(float((step @ y[:, k]) / (step @ step)))
+    return lambda x, y, asking: scales[y.shape[1]] * _averaging(x, y, asking)
 
 
 def _dot(weights: Tensor, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ apart by a hash of the expression: one that is tested is never trained on. The a
 which is the outermost operator.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headwise.data import listops as published
+from headwise.data.linear import error_by_least_squares
 from headwise.data.listops import CLOSE, FIRST_OPERATOR, FIRST_VALUE, OPERATORS, SPLITS, SYMBOLS
 from headwise.models import Bert
 from headwise.options import ModelOptions
@@ -31,6 +33,7 @@ OPERATOR_SHARE = 0.25
 VALUES = 10
 KNOWN_SAMPLES, FITTED_SAMPLES = 4096, 16384  # for the no-skill baseline, and to fit the classical methods on
 MOST_TRIED = 50_000  # candidates without a single expression of the right length, before giving up
+LINEAR_SAMPLES, LINEAR_SYMBOLS, LINEAR_BATCH = 8192, 2_000_000, 512  # at most, of each endless stream
 ROUND = 4096  # most candidates at once
 
 
@@ -117,6 +120,10 @@ class ListOps(DataTask):
 
     def floor(self) -> float:
         return 0.0
+
+    def simple_baseline(self) -> tuple[str, float]:
+        """A linear classifier of how often each symbol occurs: it knows nothing of their order but the first one."""
+        return "linear classifier of symbol counts", _linear_error(self)
 
     def baselines(self) -> dict[str, float]:
         return {"commonest value": self.trivial_error(), "bag of symbols": _bag_of_symbols(self)}
@@ -247,6 +254,17 @@ def _bag_of_symbols(task: ListOps) -> float:
     model.fit(_features(tokens), labels)
     tokens, labels = _known(task, "test", FITTED_SAMPLES)
     return float((model.predict(_features(tokens)) != labels).mean())
+
+
+@lru_cache(maxsize=16)
+def _linear_error(task: ListOps) -> float:
+    def rows(stream: Stream) -> Iterator[tuple[Any, Any]]:
+        total = task.samples(stream) or min(LINEAR_SAMPLES, LINEAR_SYMBOLS // task.longest)
+        for index in range(-(-total // LINEAR_BATCH)):
+            tokens, labels = task.draw(0, stream, index, LINEAR_BATCH)
+            yield _features(tokens.numpy()), labels.numpy()
+
+    return error_by_least_squares(rows, VALUES)
 
 
 TASK = ListOps

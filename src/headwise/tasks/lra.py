@@ -97,10 +97,15 @@ class LongRangeArena(Reading):
         self.check_options(options)
         return _TwoTexts(shape, options)
 
+    def simple_baseline(self) -> tuple[str, float]:
+        return self._as_pictures.simple_baseline() if self.part == "image" else super().simple_baseline()
+
     def baselines(self) -> dict[str, float]:
-        if self.part == "image":
-            return Images(source=self.source, content=self.content, grey=True).baselines()
-        return super().baselines()
+        return self._as_pictures.baselines() if self.part == "image" else super().baselines()
+
+    @property
+    def _as_pictures(self) -> Images:
+        return Images(source=self.source, content=self.content, grey=True)
 
 
 class _TwoTexts(nn.Module):
@@ -145,7 +150,7 @@ def _with_validation(train: Examples, test: Examples) -> Splits:
 
 def _dataset_rows(source: str, split: str) -> Iterator[tuple[tuple[str], int]]:
     rows = hub.load_split(source, split)
-    column = hub.text_column(rows, source)
+    column = hub.find_text(rows, source)
     for number, row in enumerate(rows):
         if row.get("label") not in (0, 1):
             raise SpecError(

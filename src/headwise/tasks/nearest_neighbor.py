@@ -148,6 +148,10 @@ class NearestNeighbor(Task):
     def scores(self, output: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return {"error": self._misses(output, labels).mean(-1)}
 
+    @property
+    def metric_name(self) -> str:
+        return "squared error"
+
     def _misses(self, output: Tensor, labels: Tensor) -> Tensor:
         answers = output[..., -self.dim :] if self.answer == "apart" else output[..., : self.dim]
         return (answers - labels).square().sum(-1)

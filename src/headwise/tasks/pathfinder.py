@@ -10,6 +10,7 @@ enough for a laptop.
 """
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -19,11 +20,13 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from headwise.data.linear import error_by_least_squares
 from headwise.models import Bert
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import Batch, Task
+from headwise.tasks.images import pooled
 from headwise.tasks.sequences import class_scores, symbol_options
 from headwise.tasks.stream import Draw, Stream
 
@@ -34,6 +37,7 @@ ROUND = 512  # most pictures at once
 SHADE = 0.75  # brightness of a dash; a circle's is 1
 TINY = 1e-3  # pixels that rounding may cost
 FITTED_SAMPLES = 8192
+LINEAR_PIXELS = 1024  # times dashes: of larger pictures a few thousand are not drawn in seconds
 
 
 class Pathfinder(Task):
@@ -203,6 +207,12 @@ class Pathfinder(Task):
         """Labels are fair coins."""
         return 0.5
 
+    def simple_baseline(self) -> tuple[str, float]:
+        """A linear classifier: it sees where the circles are, but not what joins them. Large pictures take too long."""
+        if self.tokens * self.dashes > LINEAR_PIXELS:
+            return super().simple_baseline()
+        return "linear classifier of pixels", _linear_error(self)
+
     def baselines(self) -> dict[str, float]:
         return {"logistic regression on pixels": _on_pixels(self)}
 
@@ -229,6 +239,16 @@ def _on_pixels(task: Pathfinder) -> float:
     model = LogisticRegression(max_iter=1000).fit(pixels / task.levels, labels)
     pixels, labels = task.draw(0, "test", 0, FITTED_SAMPLES)
     return float((model.predict(pixels / task.levels) != labels.numpy()).mean())
+
+
+@lru_cache(maxsize=16)
+def _linear_error(task: Pathfinder) -> float:
+    def rows(stream: Stream) -> Iterator[tuple[Any, Any]]:
+        for index in range(FITTED_SAMPLES // 2 // ROUND):
+            pixels, labels = task.draw(0, stream, index, ROUND)
+            yield pooled(pixels.view(-1, 1, task.side, task.side)), labels.numpy()
+
+    return error_by_least_squares(rows, 2)
 
 
 TASK = Pathfinder

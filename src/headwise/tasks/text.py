@@ -1,9 +1,11 @@
 """Language modelling on any text: predict the next token, or the masked ones.
 
-Tokens are bytes, or byte pairs learned from the training part. `error` is in bits per byte of text, so that it can be
-compared across tokenisers: all nats of the scored tokens over all their bytes, over log 2. With `objective="masked"`
-(15 % of the tokens, of which 80 % become the mask token, 10 % any token and 10 % stay, as in BERT) it is masked-LM
-bits per byte, given both sides: another quantity, not to be compared with the first.
+Tokens are bytes, the characters of the training part, or byte pairs learned from it. `error` is in bits per byte of
+text, so that it can be compared across tokenisers: all nats of the scored tokens over all their bytes, over log 2. A
+byte of a character that only held-out text has costs what the model gives the unknown token, and the 8 bits that say
+which byte it is; `nats_per_token` is then the loss of other character-level models. With `objective="masked"` (15 % of
+the tokens, of which 80 % become the mask token, 10 % any token and 10 % stay, as in BERT) `error` is masked-LM bits per
+byte, given both sides: another quantity, not to be compared with the first.
 
 Training windows begin anywhere in the training part. Held-out windows tile their part, so that every token but the
 first of a segment is scored once; where a part has more windows than `HELD_OUT_WINDOWS`, that many are spread
@@ -11,7 +13,7 @@ evenly over it. Text that occurs twice in a corpus may be in two parts: nothing 
 """
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,19 +34,24 @@ from headwise.tasks.stream import Draw, Stream, sample_numbers
 HELD_OUT_WINDOWS = 2048  # windows of one part that are scored, at most
 NOT_SCORED = -100
 CHOSEN, HIDDEN, REPLACED = 0.15, 0.8, 0.1
+UNKNOWN_NATS = 8 * math.log(2)  # to say which byte an unknown token stands for
+BIGRAM_TOKENS = 8 << 20  # tokens that the simple baseline learns from, at most: a second's work
 NGRAM_TOKENS = 32 << 20  # the n-gram baselines learn from so many tokens at most: more do not fit a small memory
 MASKED_GUESSES = 4 << 20  # candidates weighed by the masked baseline, at most; positions are spread evenly
 
 
 class Text(DataTask):
     name: ClassVar[str] = "text"
-    summary: ClassVar[str] = "language modelling on any text, by bytes or byte pairs: the general test of a shape"
+    summary: ClassVar[str] = (
+        "language modelling on any text, by bytes, characters or byte pairs: the general test of a shape"
+    )
     usual_shape: ClassVar[str] = "w128-h4-L4"
 
-    tokenizer: text.Tokenizer = Field(default="bytes", description="bytes, or bpe: byte pairs")
+    tokenizer: text.Tokenizer = Field(default="bytes", description="bytes, characters, or bpe: byte pairs")
     vocab: int = Field(default=1024, gt=256, le=65_536, description="number of tokens, with tokenizer bpe")
     objective: Literal["next", "masked"] = Field(default="next", description="which token is predicted")
     context: int = Field(default=256, gt=0, description="tokens a window has")
+    field: str = Field(default="", description="column of the text in .jsonl, .parquet or a data set, if not text")
 
     @model_validator(mode="after")
     def _check(self) -> "Text":
@@ -52,13 +59,17 @@ class Text(DataTask):
             raise SpecError("a masked token is predicted from others: context must be at least 2")
         return self
 
+    def spec(self) -> dict[str, Any]:
+        """Without a field that is not given: keys of runs are older than this option."""
+        return {name: value for name, value in super().spec().items() if name != "field" or value}
+
     def digest(self) -> str:
-        return text.digest(self.source)
+        return text.digest(self.source, self.field)
 
     @cached_property
     def corpus(self) -> text.Corpus:
         self.check_content()
-        return text.open_corpus(self.source, self.tokenizer, self.vocab)
+        return text.open_corpus(self.source, self.tokenizer, self.vocab, self.field)
 
     @property
     def ahead(self) -> int:
@@ -72,6 +83,8 @@ class Text(DataTask):
 
     @property
     def _own_tokens(self) -> int:
+        if self.tokenizer == "characters":
+            return self.corpus.vocab
         return self.vocab if self.tokenizer == "bpe" else text.BYTES
 
     @property
@@ -191,6 +204,7 @@ class Text(DataTask):
         nats = F.cross_entropy(output.mT, labels, ignore_index=NOT_SCORED, reduction="none")
         scored = labels != NOT_SCORED
         sizes = torch.from_numpy(self.corpus.sizes).to(labels.device)[labels.clamp_min(0)]
+        nats = nats + UNKNOWN_NATS * (labels == self.corpus.unknown)
         return {
             "nats": nats.sum(-1),
             "tokens": scored.sum(-1),
@@ -206,6 +220,10 @@ class Text(DataTask):
         name = "bits_per_byte" if self.objective == "next" else "bits_per_masked_byte"
         return {"error": bits, name: bits, "nats_per_token": nats / tokens, "accuracy": right / tokens}
 
+    @property
+    def metric_name(self) -> str:
+        return "bits per byte" if self.objective == "next" else "masked-LM bits per byte"
+
     # ---- baselines
 
     def trivial_error(self) -> float:
@@ -220,16 +238,20 @@ class Text(DataTask):
             counts += np.bincount(piece, minlength=vocab)
         labels = torch.cat([labels for _, labels in _test_batches(self)])
         wanted = np.bincount(labels[labels != NOT_SCORED], minlength=vocab)
-        return float(-(wanted * np.log2(counts / counts.sum())).sum() / (wanted * self.corpus.sizes).sum())
+        bits = 8 * int((labels == self.corpus.unknown).sum()) - (wanted * np.log2(counts / counts.sum())).sum()
+        return float(bits / (wanted * self.corpus.sizes).sum())
+
+    def simple_baseline(self) -> tuple[str, float]:
+        """A bigram: what the token before tells, or with masked tokens the one on each side."""
+        return "bigram" if self.objective == "next" else "bigrams from both sides", _bigram_error(self)
 
     def baselines(self) -> dict[str, float]:
         """Kneser-Ney n-grams: of the tokens before, also those before a window's start, which a model does not see.
 
         For masked tokens they use both sides.
         """
-        orders = (3, 5) if self.tokenizer == "bytes" else (3,)
-        measure = _next_by_ngrams if self.objective == "next" else _masked_by_ngrams
-        return {f"{order}-gram, Kneser-Ney": measure(self, order) for order in orders}
+        orders = (3, 5) if self.corpus.vocab <= text.BYTES else (3,)
+        return {f"{order}-gram, Kneser-Ney": _ngram_error(self, order, NGRAM_TOKENS) for order in orders}
 
 
 def _shifted(windows: Tensor) -> Batch:
@@ -240,55 +262,64 @@ def _test_batches(task: Text) -> list[Batch]:
     return [task.draw(0, "test", index, 256) for index in range(-(-len(task.held_out("test")[0]) // 256))]
 
 
-def _training_segments(task: Text) -> list[Any]:
-    """The training part, evenly thinned where it is too long."""
-    segments = task.corpus.segments["train"]
-    every = max(1, -(-int((segments @ [-1, 1]).sum()) // NGRAM_TOKENS))
-    return [np.asarray(task.corpus.tokens[first:last]) for first, last in segments[::every]]
+@lru_cache(maxsize=16)
+def _bigram_error(task: Text) -> float:
+    return _ngram_error(task, 2, BIGRAM_TOKENS)
 
 
-def _next_by_ngrams(task: Text, order: int) -> float:
+def _ngram_error(task: Text, order: int, most: int) -> float:
+    """The test error of n-grams learned from so many tokens of the training part, evenly thinned where it has more."""
     corpus = task.corpus
-    model = KneserNey(_training_segments(task), corpus.vocab, order)
+    segments = corpus.segments["train"]
+    every = max(1, -(-int((segments @ [-1, 1]).sum()) // most))
+    known = [np.asarray(corpus.tokens[first:last]) for first, last in segments[::every]]
+    wanted, chances = (_next_chances if task.objective == "next" else _masked_chances)(task, known, order)
+    nats = UNKNOWN_NATS * (wanted == corpus.unknown).sum() - np.log(chances).sum()
+    return float(nats / corpus.sizes[wanted].sum() / math.log(2))
+
+
+def _next_chances(task: Text, known: list[Any], order: int) -> tuple[Any, Any]:
+    """Every scored token of the test part, and its probability after those before it."""
+    corpus = task.corpus
+    model = KneserNey(known, corpus.vocab, order)
     starts, news = task.held_out("test")
     segments = corpus.segments["test"]
     begins = segments[np.searchsorted(segments[:, 0], starts, side="right") - 1, 0]
-    nats = size = 0.0
-    for start, new, begin in zip(starts, news, begins, strict=True):
-        places = np.arange(start + 1 + task.context - new, start + 1 + task.context)
-        wanted = corpus.tokens[places].astype(np.int64)
-        past = histories(corpus.tokens, places, np.full(len(places), begin), order)
-        nats -= np.log(model.probabilities(past, wanted)).sum()
-        size += corpus.sizes[wanted].sum()
-    return float(nats / size / math.log(2))
+    ends = starts + 1 + task.context
+    places = np.concatenate([np.arange(end - new, end) for end, new in zip(ends, news, strict=True)])
+    wanted = corpus.tokens[places].astype(np.int64)
+    return wanted, model.probabilities(histories(corpus.tokens, places, np.repeat(begins, news), order), wanted)
 
 
-def _masked_by_ngrams(task: Text, order: int) -> float:
+def _masked_chances(task: Text, known: list[Any], order: int) -> tuple[Any, Any]:
     """p(token | left) · p(token | right) / p(token), normalised; neighbours count up to the first masked one.
 
     A token that is shown may be the right one: it is given the half that the 10 % left as they are make of the 20 %.
     """
     vocab = task.corpus.vocab
-    segments = _training_segments(task)
-    sides = [KneserNey(segments, vocab, order), KneserNey([segment[::-1] for segment in segments], vocab, order)]
+    sides = [KneserNey(known, vocab, order), KneserNey([segment[::-1] for segment in known], vocab, order)]
     inputs, labels = (torch.cat(part).numpy() for part in zip(*_test_batches(task), strict=True))
     rows, columns = np.nonzero(labels != NOT_SCORED)
     spread = np.linspace(0, len(rows) - 1, min(len(rows), max(1, MASKED_GUESSES // vocab))).astype(np.int64)
-    nats = size = 0.0
-    none = np.full((vocab, order - 1), NONE)
-    alone = np.log(sides[0].probabilities(none, np.arange(vocab)))
-    for row, column in zip(rows[spread], columns[spread], strict=True):
-        seen = np.where(inputs[row] == task.mask, NONE, inputs[row])
-        guess = -alone
-        for model, line, at in ((sides[0], seen, column), (sides[1], seen[::-1], task.context - 1 - column)):
-            past = np.concatenate([np.full(order - 1, NONE), line[:at]])[1 - order :]
-            guess = guess + np.log(model.probabilities(np.tile(past, (vocab, 1)), np.arange(vocab)))
-        chances = np.exp(guess - np.logaddexp.reduce(guess))
-        if seen[column] != NONE:
-            chances = 0.5 * chances + 0.5 * (np.arange(vocab) == seen[column])
-        nats -= np.log(chances[labels[row, column]])
-        size += task.corpus.sizes[labels[row, column]]
-    return float(nats / size / math.log(2))
+    rows, columns = rows[spread], columns[spread]
+    seen = np.where(inputs == task.mask, NONE, inputs)
+    around = np.pad(seen, ((0, 0), (order - 1, order - 1)), constant_values=NONE)
+    lefts = around[rows[:, None], columns[:, None] + np.arange(order - 1)]
+    rights = around[rows[:, None], columns[:, None] + np.arange(2 * order - 2, order - 1, -1)]
+    alone = _logs(sides[0], np.full((1, order - 1), NONE))
+    guesses = _logs(sides[0], lefts) + _logs(sides[1], rights) - alone
+    wanted = labels[rows, columns]
+    chances = np.exp(guesses[np.arange(len(rows)), wanted] - np.logaddexp.reduce(guesses, axis=1))
+    shown = seen[rows, columns]
+    return wanted, np.where(shown == NONE, chances, 0.5 * chances + 0.5 * (shown == wanted))
+
+
+def _logs(model: KneserNey, pasts: Any) -> Any:
+    """(pasts, vocab): the logarithm of every token's probability after each history."""
+    different, which = np.unique(pasts, axis=0, return_inverse=True)
+    tokens = np.arange(model.vocab)
+    rows = [model.probabilities(np.broadcast_to(past, (model.vocab, len(past))), tokens) for past in different]
+    return np.log(np.stack(rows))[which.reshape(-1)]
 
 
 TASK = Text

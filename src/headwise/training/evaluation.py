@@ -15,7 +15,7 @@ from headwise.measure.probes import measure_probe
 from headwise.tasks import Batch, Task
 from headwise.training import machine
 from headwise.training.progress import Progress
-from headwise.training.run import Run
+from headwise.training.run import Point, Run
 
 TEST_SAMPLES, VALIDATION_SAMPLES, PROBED_SAMPLES = 8192, 2048, 64
 KEPT_BYTES = 2**25  # of a held-out sample
@@ -99,8 +99,11 @@ def latency(run: Run, task: Task, forward: nn.Module, model: nn.Module) -> float
     return median(seconds)
 
 
-def add_point(run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: Progress, loss: float) -> None:
-    """A point of the curve: the last loss, the mean since the point before, metrics on validation, and probes."""
+def add_points(
+    run: Run, task: Task, forward: nn.Module, model: nn.Module, progress: Progress, loss: float
+) -> list[Point]:
+    """Points of the curve at a step: the last loss, the mean since those before, metrics on validation; and probes."""
+    before = len(progress.curve)
     progress.curve.append((progress.step, "loss", loss))
     if progress.summed:
         progress.curve.append((progress.step, "mean_loss", progress.losses / progress.summed))
@@ -112,3 +115,4 @@ def add_point(run: Run, task: Task, forward: nn.Module, model: nn.Module, progre
     for probe in run.probes:
         values = measure_probe(probe, model, inputs)
         progress.probes += [(progress.step, name, value) for name, value in values.items()]
+    return progress.curve[before:]

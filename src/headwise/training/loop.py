@@ -7,7 +7,7 @@ its checkpoint: batches are drawn by their number, and everything a later step d
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import cast
 
@@ -21,10 +21,10 @@ from headwise.theory.constructions import construct
 from headwise.training import machine, pretrained
 from headwise.training import resume as checkpoint
 from headwise.training.distributed import Workers
-from headwise.training.evaluation import TEST_SAMPLES, add_point, autocast, evaluate, latency
+from headwise.training.evaluation import TEST_SAMPLES, add_points, autocast, evaluate, latency
 from headwise.training.optim import FlatOptimizer
 from headwise.training.progress import Progress, restore, state
-from headwise.training.run import Recipe, Run, RunResult
+from headwise.training.run import Point, Recipe, Run, RunResult
 
 DIVERGED_AT, DIVERGED_FOR = 10.0, 500  # times the no-skill baseline, for so many steps in a row
 REPORT_SECONDS = 0.2
@@ -42,7 +42,8 @@ def schedule(step: int, steps: int, recipe: Recipe) -> float:
     if recipe.schedule == "constant":
         return 1.0
     done = (step - rising) / max(1, steps - rising)
-    return 1 - done if recipe.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    falling = 1 - done if recipe.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return recipe.final_learning_rate + (1 - recipe.final_learning_rate) * falling
 
 
 def train_run(
@@ -52,15 +53,17 @@ def train_run(
     checkpoint_seconds: float = 20.0,
     keep_weights: checkpoint.Location | None = None,
     on_step: Callable[[int], None] = lambda step: None,
+    on_points: Callable[[list[Point]], None] = lambda points: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Train and evaluate. A crash inside the run is a result with status `failed`; only `Interrupted` gets out.
 
     `checkpoints` is a folder for this run's checkpoint, `keep_weights` one for its final weights. `should_stop` is
-    asked after every step; `on_step` hears a few times a second how far the run is.
+    asked after every step; `on_step` hears where the run begins, then a few times a second how far it is;
+    `on_points` hears each evaluation's points of the curve, and first those that a checkpoint had.
     """
     try:
-        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, should_stop)[1]
+        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, on_points, should_stop)[1]
     except (Interrupted, checkpoint.DiskError):
         raise
     except Exception:
@@ -73,6 +76,7 @@ def _train(
     checkpoint_seconds: float,
     keep_weights: checkpoint.Location | None,
     on_step: Callable[[int], None],
+    on_points: Callable[[list[Point]], None],
     should_stop: Callable[[], bool],
 ) -> tuple[nn.Module, RunResult]:
     torch.set_num_threads(run.execution.threads)
@@ -83,7 +87,8 @@ def _train(
     saved = workers.share(checkpoint.read(path) if path and workers.first else None)
 
     def pretrain(before: Run) -> nn.Module:
-        return _train(before, checkpoints, checkpoint_seconds, keep_weights, lambda step: on_step(0), should_stop)[0]
+        unheard = lambda step: on_step(0), lambda points: None  # the run itself has not begun
+        return _train(before, checkpoints, checkpoint_seconds, keep_weights, *unheard, should_stop)[0]
 
     known = _begin(run, task, model, keep_weights, workers, pretrain) if run.begin and saved is None else {}
     optimizer = FlatOptimizer(model, run.recipe)
@@ -91,8 +96,10 @@ def _train(
     forward = cast(nn.Module, torch.compile(model, fullgraph=True)) if run.execution.compiled else model
     progress.known |= known
     trivial = task.trivial_error()
+    on_step(progress.step)
+    on_points(progress.curve)
     if not run.steps:
-        add_point(run, task, forward, model, progress, math.nan)
+        on_points(add_points(run, task, forward, model, progress, math.nan))
     marks = {round(run.steps * (i + 1) / run.evaluations) for i in range(run.evaluations)}
     began = reported = written = time.monotonic()
     machine.reset_peak_memory(run.execution.device)
@@ -104,7 +111,7 @@ def _train(
         if message:
             break
         if progress.step in marks:
-            add_point(run, task, forward, model, progress, loss)
+            on_points(add_points(run, task, forward, model, progress, loss))
         now = time.monotonic()
         if now - reported > REPORT_SECONDS:
             reported = now
@@ -155,6 +162,19 @@ def _begin(
 
 
 # ---- one step ------------------------------------------------------------------------------------------------------
+
+
+def training_steps(run: Run) -> Iterator[float]:
+    """A run's training steps as they are asked for, with their losses; nothing is evaluated and nothing kept."""
+    torch.set_num_threads(run.execution.threads)
+    task, workers = load_task(run.task), Workers(run)
+    model = build_model(run, task)
+    optimizer = FlatOptimizer(model, run.recipe)
+    forward = cast(nn.Module, torch.compile(model, fullgraph=True)) if run.execution.compiled else model
+    for step in range(run.steps):
+        loss = _step(run, task, forward, optimizer, step, workers)
+        machine.synchronize(run.execution.device)
+        yield loss
 
 
 def _step(run: Run, task: Task, model: nn.Module, optimizer: FlatOptimizer, step: int, workers: Workers) -> float:

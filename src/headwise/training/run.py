@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from headwise.options import FACTS, ModelOptions
 from headwise.shape import ModelShape
@@ -56,6 +56,7 @@ class Recipe(JsonSpec):
     momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's")
     schedule: Literal["cosine", "linear", "constant"] = Field(default="cosine", description="after the warm-up")
     warm_up: float = Field(default=0.05, ge=0, le=1, description="part of the steps")
+    final_learning_rate: float = Field(default=0.0, ge=0, le=1, description="at the last step, part of the highest")
     clip: float = Field(default=0.0, ge=0, description="largest norm of the gradient; 0 for any")
     batch: int = Field(default=128, gt=0, description="samples per step")
     micro_batches: int = Field(default=1, gt=0, description="parts a batch is computed in; gradients add up")
@@ -76,8 +77,8 @@ class Run(JsonSpec):
     """One training run. `task` is the task's own description: its name and every field."""
 
     task: dict[str, Any] = Field(description="name and options of the task")
-    shape: str = Field(description="the model's shape")
-    options: ModelOptions = Field(default_factory=ModelOptions, description="the rest of the model")
+    options: ModelOptions = Field(default_factory=ModelOptions, description="the model, but for its shape")
+    shape: str = Field(description="the model's shape, as the options build it")
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
     begin: dict[str, Any] = Field(default_factory=dict, description="an earlier training or a construction")
     steps: int = Field(ge=0, description="optimiser steps; 0 to measure a model as it begins")
@@ -88,8 +89,9 @@ class Run(JsonSpec):
 
     @field_validator("shape")
     @classmethod
-    def _canonical(cls, text: str) -> str:
-        return str(ModelShape.parse(text))
+    def _canonical(cls, text: str, info: ValidationInfo) -> str:
+        shape = ModelShape.parse(text)
+        return str(info.data["options"].complete(shape) if "options" in info.data else shape)
 
     @field_validator("task")
     @classmethod
@@ -148,6 +150,9 @@ def _without_places(task: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in task.items() if name != "source" or not task.get("content")}
 
 
+Point = tuple[int, str, float]  # of a curve: step, name, value
+
+
 @dataclass(frozen=True)
 class RunResult:
     """The result of a run; plain data, so that it can cross processes and enter the store.
@@ -158,8 +163,8 @@ class RunResult:
     key: str
     status: Status
     metrics: dict[str, float] = field(default_factory=dict)
-    curve: list[tuple[int, str, float]] = field(default_factory=list)
-    probes: list[tuple[int, str, float]] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
+    probes: list[Point] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
     latency: float = 0.0  # seconds that the trained model takes for a batch, without gradients; 0 where not measured

@@ -32,7 +32,8 @@ class HeadwiseReader(SeparateReader):
         shape = self.config.get("headwise", stated).get("shape")
         if shape is None:
             raise SpecError(f"'{weights.path}' has headwise's names, but does not say its shape")
-        self.shape, self.options = ModelShape.parse(shape), ModelOptions(**stated.get("options", {}))
+        self.options = ModelOptions(**stated.get("options", {}))
+        self.shape = self.options.complete(ModelShape.parse(shape))
         if len(self.layers) != self.shape.depth:
             raise SpecError(f"'{weights.path}' has {len(self.layers)} layers, but says that it is {self.shape}")
 
@@ -94,7 +95,12 @@ class HeadwiseReader(SeparateReader):
         state = {name.removeprefix(layer): self.weights[name] for name in self.weights if name.startswith(layer)}
         attention.load_state_dict(state, assign=True)
         with torch.no_grad():
+            _fold_norms(attention)
             query, key, value, output = attention.head_weights()
+            if attention.query_norm is not None and attention.query_norm.weight is not None:
+                query = query * attention.query_norm.weight[:, None]
+            if attention.key_norm is not None and attention.key_norm.weight is not None:
+                key[:, : shape.rope_rank] *= attention.key_norm.weight[:, None]
         turning = self.frequencies(number, shape.qk_rank)
         return AttentionHeads(
             query,
@@ -105,6 +111,13 @@ class HeadwiseReader(SeparateReader):
             latents=(shape.kv_latent, shape.q_latent),
             shared_rotation=True,
         )
+
+
+def _fold_norms(attention: Attention) -> None:
+    """Multiply the weights of a latent's norm into what expands it."""
+    attention.kv_up.weight.mul_(attention.kv_latent_norm.weight)
+    if attention.shape.q_latent:
+        attention.query_up.weight.mul_(attention.query_latent_norm.weight)
 
 
 READER = HeadwiseReader

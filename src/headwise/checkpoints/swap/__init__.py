@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.swap import hugging_face, nanochat, torch_layers
 from headwise.checkpoints.swap.carry import Seen, carry
 from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention
@@ -75,7 +76,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     With `fresh` the new layers begin with new weights, as they must where heads or latents change.
     """
     attentions = _find(model)
-    wanted = [_wanted(choice, number, place.heads.shape) for number, place in enumerate(attentions)]
+    wanted = [_wanted(choice, number, place.heads) for number, place in enumerate(attentions)]
     if data is not None and fresh:
         raise SpecError("data chooses what to keep of old weights, but fresh=True keeps none: leave one of them out")
     seen = [None] * len(attentions) if data is None else _watch(attentions, data)
@@ -101,13 +102,13 @@ def _find(model: nn.Module) -> list[AttentionPlace]:
     raise SpecError(f"a swap does not know the attention in {type(model).__name__}; it knows {known}")
 
 
-def _wanted(choice: Choice, number: int, old: AttentionShape) -> AttentionShape | None:
-    chosen = choice(number, old) if callable(choice) else choice
+def _wanted(choice: Choice, number: int, old: AttentionHeads) -> AttentionShape | None:
+    chosen = choice(number, old.shape) if callable(choice) else choice
     if isinstance(chosen, str):
-        return AttentionShape.parse(chosen)
+        chosen = AttentionShape.parse(chosen)
     if chosen is not None and not isinstance(chosen, AttentionShape):
         raise SpecError(f"layer {number} shall have {chosen!r}: give an AttentionShape, its text, or None to leave it")
-    return chosen
+    return chosen.rotary if chosen is not None and old.rotated else chosen
 
 
 def _make(

@@ -69,7 +69,7 @@ class AttentionPlace(ABC):
             known = self.heads.rotated // 2
             new = even_pairs(turning // 2, known).expand(shape.kv_heads, -1)
             pairs = new if carried is None else carried.pairs
-        normed = self.heads.normed and not shape.kv_latent
+        normed = self.heads.normed
         layer = HostAttention(
             shape,
             pairs,

@@ -57,7 +57,7 @@ IMAGE_SIZES = {
 def vit_options(training: ImageTraining) -> ModelOptions:
     """A vision transformer for these images."""
     facts = {"patch": training.patch, "channels": training.channels, "classes": training.classes}
-    return options_preset("vit", image=training.side, **facts)
+    return options_preset("vit", init="unit", image=training.side, **facts)
 
 
 def vit_run(training: ImageTraining, shape: ModelShape, seed: int) -> Run:

@@ -88,8 +88,8 @@ THINNER = {
 
 
 def text_options(**changes: Any) -> ModelOptions:
-    """A nanochat-style decoder that reads bytes."""
-    return options_preset("nanochat", vocab=256, **changes)
+    """A nanochat-style decoder that reads bytes, begun with unit variance."""
+    return options_preset("nanochat", **{"init": "unit", "vocab": 256, **changes})
 
 
 def text_run(training: TextTraining, shape: ModelShape, seed: int, **options: Any) -> Run:
@@ -111,7 +111,7 @@ def recall_run(training: RecallTraining, shape: ModelShape, seed: int, **options
     return Run(
         task={"name": "recall", **task},
         shape=str(shape),
-        options=options_preset("nanochat", vocab=training.vocab, context=training.length, **options),
+        options=text_options(vocab=training.vocab, context=training.length, **options),
         recipe=Recipe(optimizer="muon", warm_up=0.1, batch=training.batch),
         steps=training.steps,
         seed=seed,
