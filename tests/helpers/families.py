@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headwise.models import build
 from headwise.options import preset
-from helpers.copying import Tensors, llama_model
+from helpers.copying import Tensors, llama_model, named
 from helpers.translations import bert_masked, gpt2_model, nanochat_model, vit_model
 
 WIDTH, HEADS, DEPTH, HIDDEN = 48, 4, 3, 96
@@ -132,6 +132,31 @@ def nanochat() -> nn.Module:
     return model
 
 
+def own_start(name: str) -> nn.Module:
+    """The original with the first weights that are its own: transformers' nanochat takes those of nanochat's code."""
+    family = FAMILIES[name]
+    peer = family.peer()
+    if name == "nanochat":
+        peer.load_state_dict(_nanochat_start(peer.state_dict(), named(nanochat())))
+    return peer
+
+
+def _nanochat_start(state: Tensors, source: Tensors) -> Tensors:
+    """Every tensor that both have, cut to the smaller MLP and vocabulary; both draw by fan-in or a fixed number."""
+    names = {"self_attn.q_proj": "attn.c_q", "self_attn.k_proj": "attn.c_k", "self_attn.v_proj": "attn.c_v"}
+    names |= {"self_attn.o_proj": "attn.c_proj", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj"}
+    begun = {}
+    for key, tensor in state.items():
+        layer = key.split("layers.")[-1].split(".")[0]
+        found = next((theirs for ours, theirs in names.items() if f".{ours}." in key), None)
+        if found:
+            begun[key] = source[f"transformer.h.{layer}.{found}.weight"]
+        else:
+            begun[key] = source["lm_head.weight" if "lm_head" in key else "transformer.wte.weight"]
+        begun[key] = begun[key][tuple(slice(size) for size in tensor.shape)].clone()
+    return begun
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +181,36 @@ def batches(name: str, count: int, seed: int = 0):
             yield rows[:, 1:].masked_fill(masked, VOCAB - 1), labels
         else:
             yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def noisy_batches(name: str, count: int, seed: int):
+    """Inputs and labels that cannot be learned to a loss of 0: more text, pictures whose labels are wrong at times,
+    and, to be filled in, words of a few letters that repeat."""
+    draw = torch.Generator().manual_seed(10**6 + seed)
+    if name == "vit":
+        for images, labels in batches(name, count, 10**6 + seed):
+            wrong = torch.rand(BATCH, generator=draw) < 0.3
+            yield images, torch.where(wrong, torch.randint(CLASSES, (BATCH,), generator=draw), labels)
+        return
+    for _ in range(count):
+        if name == "bert":
+            words = torch.randint(1, 17, (2 * BATCH, 4), generator=draw).repeat(1, CONTEXT // 4)
+            noise = torch.randint(1, 17, words.shape, generator=draw)
+            words = torch.where(torch.rand(words.shape, generator=draw) < 0.2, noise, words)
+            masked = torch.rand(words.shape, generator=draw) < 0.15
+            yield words.masked_fill(masked, VOCAB - 1), words.masked_fill(~masked, -100)
+        else:
+            tokens = _library()
+            starts = torch.randint(len(tokens) - CONTEXT - 1, (2 * BATCH,), generator=draw)
+            rows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
+            yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+@cache
+def _library() -> Tensor:
+    """A megabyte of the standard library's source."""
+    text = b"".join(file.read_bytes() for file in sorted(Path(os.__file__).parent.glob("*.py"))[:60])
+    return torch.frombuffer(bytearray(byte for byte in text if 0 < byte < VOCAB - 1), dtype=torch.uint8).long()
 
 
 def losses(model: nn.Module, logits, name: str, steps: int, seed: int = 0, dtype=torch.float64) -> list[float]:

@@ -19,7 +19,11 @@ FLOPS_WORTH = 2 * 10**10  # of a run: a second or so, which is what compiling a 
 
 
 def resolve(device: str, precision: str) -> Execution:
-    """What 'auto' means on this machine: the fastest device; bfloat16 on CUDA, or where tried, safe and faster."""
+    """What 'auto' means on this machine: the fastest device, and bfloat16 on CUDA.
+
+    On a processor it is float32, also where bfloat16 is the faster: an answer must not depend on which processor gave
+    it, and compiled kernels compute in it. There bfloat16 is for those who ask for it, where it is safe.
+    """
     import torch
 
     kinds = ("cpu", "cuda", "mps")
@@ -29,12 +33,10 @@ def resolve(device: str, precision: str) -> Execution:
         raise SpecError(f"no device '{device}' here; use auto or one of {', '.join(kinds)} that headwise doctor lists")
     if precision not in ("auto", "float32", "bfloat16"):
         raise SpecError(f"no precision '{precision}'; there are auto, float32 and bfloat16")
-    if precision != "float32" and device == "cpu":
+    if precision == "bfloat16" and device == "cpu":
         from headwise.training.doctor import worth_using
 
-        if worth_using("bfloat16"):
-            precision = "bfloat16"
-        elif precision == "bfloat16":
+        if not worth_using("bfloat16"):
             raise SpecError("bfloat16 is not safe, or not faster, on this processor; headwise doctor says why")
     if precision == "auto":
         precision = "bfloat16" if device == "cuda" else "float32"
