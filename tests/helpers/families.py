@@ -194,14 +194,14 @@ def noisy_batches(name: str, count: int, seed: int):
         return
     for _ in range(count):
         if name == "bert":
-            words = torch.randint(1, 17, (2 * BATCH, 4), generator=draw).repeat(1, CONTEXT // 4)
+            words = torch.randint(1, 17, (8 * BATCH, 4), generator=draw).repeat(1, CONTEXT // 4)
             noise = torch.randint(1, 17, words.shape, generator=draw)
             words = torch.where(torch.rand(words.shape, generator=draw) < 0.2, noise, words)
             masked = torch.rand(words.shape, generator=draw) < 0.15
             yield words.masked_fill(masked, VOCAB - 1), words.masked_fill(~masked, -100)
         else:
             tokens = _library()
-            starts = torch.randint(len(tokens) - CONTEXT - 1, (2 * BATCH,), generator=draw)
+            starts = torch.randint(len(tokens) - CONTEXT - 1, (8 * BATCH,), generator=draw)
             rows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
             yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
