@@ -50,6 +50,13 @@ class AttentionSize(KernelSize):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StripSize(KernelSize):
+    source: ClassVar[str] = "strip_attention"
+    qk_rank: int
+    v_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class MLPSize(KernelSize):
     source: ClassVar[str] = "tiled_mlp"
     width: int
