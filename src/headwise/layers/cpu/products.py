@@ -1,9 +1,9 @@
 """Products with weights, by whichever of torch's two libraries is faster on this processor.
 
-Torch takes MKL for float32, which on processors of other makers than its own leaves the wider vectors unused: on one with
+Torch takes MKL for float32, which on processors that Intel did not make leaves the wider vectors unused: on one with
 AVX-512 it reaches 110 to 120 GFLOP/s of 275 at every size, and oneDNN, which torch has too, 210 to 255. Which one is
-taken is found out once per machine, in a child process (a library that meets an instruction it cannot run kills it), and
-kept in the machine's cache: then a run that is resumed multiplies as it did before.
+taken is found out once per machine, in a child process (instructions that a processor cannot run kill it), and kept
+in the machine's cache: then a run that is resumed multiplies as it did before.
 """
 
 import hashlib

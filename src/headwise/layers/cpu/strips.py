@@ -3,8 +3,8 @@
 Torch's fused kernel wants products that are larger than a head of rank 16 or 32, computes what a causal mask hides, and
 needs queries and keys normed, scaled and turned before it, each a pass over memory and an operation for autograd. Here
 one function goes from tokens to tokens: the products with weights are torch's (`products`), and all that lies between
-them is one kernel (`strip_attention.cpp`), whose backward pass makes weights again from queries and keys. Kept for it are
-the projected queries, keys and values, the heads' outputs, and two numbers per query.
+them is one kernel (`strip_attention.cpp`), whose backward pass makes weights again from queries and keys. Kept for it
+are the projected queries, keys and values, the heads' outputs, and two numbers per query.
 
 Letters: B batch, T tokens, W width, H heads, G key/value heads, R qk_rank, V v_rank, P rotated dimensions.
 """
