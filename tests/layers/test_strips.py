@@ -1,4 +1,4 @@
-"""Compiled attention for real models, and products with weights: the same numbers as the plain way, or a fallback."""
+"""Compiled attention for real models: the same numbers as the plain way, or a fallback."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from headwise.layers.attention import Attention
-from headwise.layers.cpu import compiled, products
+from headwise.layers.cpu import compiled, linear
 from headwise.layers.cpu.compiled import StripSize
 from headwise.layers.cpu.strips import strip_size
 from headwise.layers.cpu.tiled import works
@@ -147,7 +147,7 @@ FAMILIES = {
     "llama": {"vocab": 16, "context": 24},
     "qwen3": {"vocab": 16, "context": 24},
     "bert": {"vocab": 16, "context": 24},
-    "vit": {"side": 12, "patch": 2, "classes": 4},
+    "vit": {"image": 12, "patch": 2, "classes": 4},
 }
 
 
@@ -209,26 +209,12 @@ def test_a_kernel_that_does_not_compile_leaves_its_layer_to_torch(monkeypatch):
 # ---- products with weights -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wins", [True, False])
-@pytest.mark.parametrize(("inputs", "outputs"), [(24, 40), (40, 24)])
-def test_products_of_either_library_are_the_same(monkeypatch, wins, inputs, outputs):
-    monkeypatch.setattr(products, "onednn_wins", lambda: wins)
-    x, weight, bias = torch.randn(50, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
-    gradient = torch.randn(50, outputs)
-    torch.testing.assert_close(products.linear(x, weight, bias), x @ weight.mT + bias, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(products.linear(gradient, weight.mT), gradient @ weight, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(products.weight_gradient(gradient, x), gradient.mT @ x, rtol=1e-5, atol=1e-5)
-
-
-def test_which_library_is_faster_is_asked_once_per_machine(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = []
-    monkeypatch.setattr(products, "_race", lambda: asked.append(1) or 2.0)
-    assert products.onednn_wins.__wrapped__()
-    assert products.onednn_wins.__wrapped__()
-    assert len(asked) == 1
-
-
-def test_a_library_that_kills_its_process_is_not_taken(monkeypatch):
-    monkeypatch.setattr(products, "_RACE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    assert products._race() == 0.0
+@pytest.mark.parametrize("lags", [True, False])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (96, 64)])
+def test_products_of_either_library_are_the_same(monkeypatch, lags, inputs, outputs):
+    monkeypatch.setattr(linear, "lags", lambda: lags)
+    x, weight, bias = torch.randn(80, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    gradient = torch.randn(80, outputs)
+    torch.testing.assert_close(linear.times(x, weight, bias), x @ weight.mT + bias, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(linear.times(gradient, weight.mT), gradient @ weight, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(linear.by_weight(gradient, x), gradient.mT @ x, rtol=1e-5, atol=1e-4)

@@ -2,7 +2,7 @@
 
 Torch's fused kernel wants products that are larger than a head of rank 16 or 32, computes what a causal mask hides, and
 needs queries and keys normed, scaled and turned before it, each a pass over memory and an operation for autograd. Here
-one function goes from tokens to tokens: the products with weights are torch's (`products`), and all that lies between
+one function goes from tokens to tokens: the products with weights are torch's (`linear.py`), and all that lies between
 them is one kernel (`strip_attention.cpp`), whose backward pass makes weights again from queries and keys. Kept for it
 are the projected queries, keys and values, the heads' outputs, and two numbers per query.
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headwise.layers.cpu.compiled import StripSize, call, library
-from headwise.layers.cpu.products import linear, weight_gradient
+from headwise.layers.cpu.linear import by_weight, times
 from headwise.layers.functional import angles
 from headwise.shape import AttentionShape
 
@@ -92,7 +92,7 @@ class StripAttention(torch.autograd.Function):
     ) -> Tensor:
         batch, tokens, width = x.shape
         x = x.reshape(-1, width)
-        qkv = linear(x, weight, bias).view(batch, tokens, -1)
+        qkv = times(x, weight, bias).view(batch, tokens, -1)
         allowed = None if allowed is None else allowed.contiguous()
         heads = x.new_empty(batch, tokens, output.shape[1])
         largest, inverse = x.new_empty(2, batch, between.heads, tokens)
@@ -101,7 +101,7 @@ class StripAttention(torch.autograd.Function):
         call(library(between.size).forward, tensors, *between.numbers(qkv))
         ctx.save_for_backward(x, weight, output, qkv, *learned, allowed, heads, largest, inverse)
         ctx.between = between
-        return linear(heads.flatten(0, 1), output, constant).view(batch, tokens, -1)
+        return times(heads.flatten(0, 1), output, constant).view(batch, tokens, -1)
 
     @staticmethod
     @once_differentiable
@@ -110,16 +110,16 @@ class StripAttention(torch.autograd.Function):
         between: Between = ctx.between
         asked = ctx.needs_input_grad
         gradient = gradient.reshape(-1, gradient.shape[-1])
-        by_heads, by_qkv = linear(gradient, output.mT), torch.empty_like(qkv)
+        by_heads, by_qkv = times(gradient, output.mT), torch.empty_like(qkv)
         sums = [None if one is None else torch.zeros_like(one) for one in learned]
         tensors = qkv, *between.turns(qkv), *learned, allowed, heads, largest, inverse, by_heads, by_qkv, *sums
         call(library(between.size).backward, tensors, *between.numbers(qkv))
         by_qkv = by_qkv.flatten(0, 1)
         return (
-            linear(by_qkv, weight.mT).view(*qkv.shape[:2], -1) if asked[0] else None,
-            weight_gradient(by_qkv, x) if asked[1] else None,
+            times(by_qkv, weight.mT).view(*qkv.shape[:2], -1) if asked[0] else None,
+            by_weight(by_qkv, x) if asked[1] else None,
             by_qkv.sum(0) if asked[2] else None,
-            weight_gradient(gradient, heads.flatten(0, 1)) if asked[3] else None,
+            by_weight(gradient, heads.flatten(0, 1)) if asked[3] else None,
             gradient.sum(0) if asked[4] else None,
             *sums,
             None,
