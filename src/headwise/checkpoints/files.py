@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
 
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headwise.spec import SpecError
+from headwise.spec import SpecError, read_json_text, read_text
 
 SHARD_BYTES = 2**30  # of tensors in memory before they are written
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -82,6 +82,8 @@ class Weights:
             raise SpecError(
                 f"'{name}' is quantised ({str(tensor.dtype).removeprefix('torch.')}); give the weights in 16 or 32 bits"
             )
+        if not tensor.isfinite().all():
+            raise SpecError(f"'{name}' of '{self.path}' holds numbers that are not finite (NaN or infinite)")
         return tensor
 
     def get(self, name: str) -> Tensor | None:
@@ -133,6 +135,9 @@ def open_weights(source: str | Path) -> Weights:
             raise SpecError(f"there is no file or folder '{source}'")
         path = _from_hub(str(source))
     files = _files_in(path) if path.is_dir() else [path]
+    for file in files:
+        if not file.is_file():
+            raise SpecError(f"'{file}' is no file")
     if not path.is_dir() and path.suffix not in (".safetensors", *_TORCH):
         raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt and .pth are read, or a folder")
     return Weights(path, files, _config_of(path, files))
@@ -141,7 +146,7 @@ def open_weights(source: str | Path) -> Weights:
 def _files_in(folder: Path) -> list[Path]:
     """The files of a folder that hold its model: those an index names, else all of the better kind."""
     for index in sorted(folder.glob("*.index.json"), key=lambda file: "safetensors" not in file.name):
-        named = sorted(set(read_json(index).get("weight_map", {}).values()))
+        named = _named_files(index)
         missing = [name for name in named if not (folder / name).exists()]
         if missing:
             raise SpecError(f"'{index}' names {len(named)} files, but '{missing[0]}' is not there")
@@ -152,6 +157,18 @@ def _files_in(folder: Path) -> list[Path]:
         if files:
             return files
     raise SpecError(f"folder '{folder}' holds no weights: no .safetensors, .bin, .pt or .pth file")
+
+
+def _named_files(index: Path) -> list[str]:
+    """The files that an index names: of its own folder, and no other."""
+    names = read_json(index).get("weight_map", {})
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise SpecError(f"'{index}' is malformed: its weight_map must give the name of a file for each tensor")
+    for name in names.values():
+        parts = PureWindowsPath(name).parts  # both kinds of separators, and drives
+        if not parts or ".." in parts or PureWindowsPath(name).anchor or not name.isprintable():
+            raise SpecError(f"'{index}' names {name!r}, which is no file of its own folder")
+    return sorted(set(names.values()))
 
 
 def _is_no_model(file: Path) -> bool:
@@ -168,10 +185,7 @@ def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read '{file}': {_line(error)}") from None
+    document = read_json_text(read_text(file, "a configuration"), f"'{file}'")
     if not isinstance(document, dict):
         raise SpecError(f"'{file}' holds no JSON object")
     return document

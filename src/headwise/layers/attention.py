@@ -294,7 +294,7 @@ class Attention(Pathed):
     def _kernel(self, x: Tensor) -> AttentionSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
         size = self.kernel(x.shape[1], x.dtype) if self.path == "generated" and x.dim() == 3 else None
-        return size if size and served(x, self.input.weight, self.shape.width) else None
+        return size if size and served(size, x, self.input.weight, self.shape.width) else None
 
     def _factored(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         output, bias = self._scaled(self.output.weight.mT).contiguous(), self.output.bias

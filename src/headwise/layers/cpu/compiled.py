@@ -12,15 +12,15 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from platformdirs import user_cache_dir
+from headwise.layers.cpu.kernel_cache import compile_into, discard, is_sound, kernel_folder, notice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,19 +75,34 @@ MACROS = {
 
 def uncompiled(sizes: Iterable[KernelSize]) -> list[KernelSize]:
     """Those that this machine has not compiled yet."""
-    return [size for size in sorted(set(sizes), key=_command) if not _place(_command(size)).exists()]
+    return [size for size in sorted(set(sizes), key=_command) if not is_sound(_place(_command(size)))]
 
 
 def prepare(sizes: Iterable[KernelSize]) -> None:
-    """Compile them all at once, before workers need them one by one."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    """Compile them all at once, before workers need them one by one; one that fails is theirs to do without."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool, suppress(OSError):
         list(pool.map(_compile, map(_command, sizes)))
 
 
 @cache
 def library(size: KernelSize) -> Any:
     """The compiled source; its functions take addresses and numbers, and return nothing."""
-    return ctypes.CDLL(str(_compiled(size)))
+    try:
+        return ctypes.CDLL(str(_compiled(size)))
+    except OSError:  # whole, but not for this system
+        discard(_place(_command(size)))
+        return ctypes.CDLL(str(_compiled(size)))
+
+
+@cache
+def ready(size: KernelSize) -> bool:
+    """Whether a kernel can be had; where not, a notice says why, once."""
+    try:
+        library(size)
+    except (OSError, subprocess.SubprocessError) as error:
+        notice(f"a kernel of {size.source} cannot be had ({error})")
+        return False
+    return True
 
 
 def call(function: Any, tensors: Sequence["Tensor | None"], *numbers: int | float) -> None:
@@ -108,7 +123,7 @@ def tried(size: KernelSize, code: str) -> None:
 def _compiled(size: KernelSize) -> Path:
     command = _command(size)
     place = _place(command)
-    if not place.exists():
+    if not is_sound(place):
         _compile(command)
     return place
 
@@ -132,7 +147,7 @@ def _place(command: list[str]) -> Path:
     """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
     sources = [Path(command[-1]).read_text(), (FOLDER / "tiles.h").read_text()]
     name = hashlib.sha256("\0".join([*command[:-1], processor(), _instructions(), *sources]).encode()).hexdigest()[:24]
-    return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
+    return kernel_folder() / f"{name}.so"
 
 
 def processor() -> str:
@@ -157,10 +172,4 @@ def _instructions() -> str:
 
 
 def _compile(command: list[str]) -> None:
-    """Under another name first: several processes may compile the same one at the same time."""
-    place = _place(command)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        made = Path(folder) / place.name
-        subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, timeout=300)
-        made.replace(place)
+    compile_into(_place(command), command)

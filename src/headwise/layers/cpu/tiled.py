@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.layers.cpu.compiled import AttentionSize, MLPSize, NormSize, call, library, tried
+from headwise.layers.cpu.compiled import AttentionSize, KernelSize, MLPSize, NormSize, call, library, ready, tried
 from headwise.shape import AttentionShape, qkv_rows
 
 REALS = {torch.float32: "float", torch.float64: "double"}
@@ -255,10 +255,10 @@ library.backward(*[room] * 18, *numbers)
 """
 
 
-def served(x: Tensor, weight: Tensor, width: int) -> bool:
-    """Whether kernels can take such tokens to such weights: on a processor, of one type, not lowered by autocast."""
+def served(size: KernelSize, x: Tensor, weight: Tensor, width: int) -> bool:
+    """Whether a kernel can take such tokens to such weights: on a processor, of one type, not lowered by autocast."""
     alike = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype and x.shape[-1] == width
-    return alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu") and works()
+    return alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu") and works() and ready(size)
 
 
 @cache
