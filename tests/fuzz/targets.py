@@ -92,8 +92,8 @@ def attack(name, case, folder):
     try:
         TARGETS[name](case, folder)
     except SpecError as error:
-        assert str(error)
-        assert "\n" not in str(error), "more than one line"
+        if len(str(error).splitlines()) != 1:
+            raise AssertionError(f"not one line: {error}") from error
 
 
 def find(name, chance):

@@ -1,7 +1,8 @@
 """Runs as this store knows them: what is finished is not trained again, and what is begun goes on.
 
-A study asks for a cell: a run without what is resolved for a machine. Which device, precision or kernel path that is may
-change from day to day, with a compiler, or a race that ends the other way; a result under any of them is the cell's.
+A study asks for a cell: a run without what is resolved for a machine. Which device, precision or kernel path that is
+may change from day to day, with a compiler, or a race that ends the other way; a result under any of them is the
+cell's.
 """
 
 from headwise.store.store import FINISHED, Store
