@@ -66,12 +66,17 @@ def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
     return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")
 
 
+def check_file(path: Path, what: str) -> None:
+    """Refuse what is there and no file: a pipe without a writer is waited for for ever, a device may have no end."""
+    if path.exists() and not path.is_file():
+        raise SpecError(f"cannot read {what} from '{path}': it is no file")
+
+
 def read_text(file: str | Path, what: str) -> str:
-    """A text file's content. Only a file has an end: a pipe without a writer would be waited for, for ever."""
+    """A text file's content."""
     path = Path(file).expanduser()
     try:
-        if path.exists() and not path.is_file():
-            raise SpecError(f"cannot read {what} from '{path}': it is no file")
+        check_file(path, what)
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise SpecError(f"cannot read {what} from '{path}': it is not text in UTF-8") from None
@@ -113,8 +118,7 @@ class OwnFile:
     def __init__(self, file: str | Path, kind: str) -> None:
         self.path, self.kind = Path(file).expanduser(), kind
         try:
-            if self.path.exists() and not self.path.is_file():
-                raise SpecError(f"cannot read the {kind} file {self.path}: it is no file")
+            check_file(self.path, f"a {kind}")
             self.source = self.path.read_bytes()
         except OSError as error:
             raise SpecError(f"cannot read the {kind} file {self.path}: {error.strerror}") from None

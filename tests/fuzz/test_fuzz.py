@@ -15,7 +15,7 @@ CASES = [
     for name in TARGETS
     for number, case in enumerate(corpus(name))
 ]
-NEW = {"shapes": 600, "specs": 300, "configs": 150, "tables": 150, "safetensors": 150, "parquet": 30, "commands": 0}
+NEW = {"shapes": 600, "specs": 300, "configs": 150, "tables": 50, "safetensors": 150, "parquet": 30, "commands": 0}
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)

@@ -41,6 +41,10 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _TORCH = (".bin", ".pt", ".pth")
+LARGEST_SIZE = 2**40  # of anything that a configuration counts
+_KINDS = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list, "headwise": dict}
+_KINDS |= {"shape": str, "type": str, "rope_type": str, "factor": int | float, "rope_theta": int | float | dict}
+_KINDS |= {"hidden_act": str, "activation_function": str, "hidden_activation": str}
 
 
 @dataclass(frozen=True)
@@ -179,9 +183,10 @@ def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
     """config.json, or what nanochat writes beside model_000650.pt as meta_000650.json."""
     folder = path if path.is_dir() else path.parent
     if (folder / "config.json").exists():
-        return read_json(folder / "config.json")
+        return read_configuration(folder / "config.json")
     meta = folder / f"{files[0].stem.replace('model_', 'meta_')}.json"
-    return read_json(meta).get("model_config", {}) if meta.exists() else {}
+    described = read_json(meta).get("model_config", {}) if meta.exists() else {}
+    return check_configuration(described, meta)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -189,6 +194,29 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise SpecError(f"'{file}' holds no JSON object")
     return document
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """A config.json whose fields are of the kinds that readers rely on."""
+    return check_configuration(read_json(file), file)
+
+
+def check_configuration(config: Any, file: Path) -> dict[str, Any]:
+    """Refuse, by its name, a field that no library writes so; which fields a family needs is its reader's to say."""
+    if not isinstance(config, dict):
+        raise SpecError(f"'{file}' holds no configuration")
+    for name, value in config.items():
+        if value is None:
+            continue
+        if name in _KINDS and not isinstance(value, _KINDS[name]):
+            raise SpecError(f"'{file}' is malformed: {name} is {str(value)[:60]!r}")
+        if isinstance(value, int) and abs(value) > LARGEST_SIZE:
+            raise SpecError(f"'{file}' is malformed: {name} is larger than any model's")
+        if isinstance(value, list) and name == "layer_types" and not all(isinstance(kind, str) for kind in value):
+            raise SpecError(f"'{file}' is malformed: {name} must be names")
+        if isinstance(value, dict):
+            check_configuration(value, file)
+    return config
 
 
 def _load_torch(file: Path) -> Any:

@@ -88,7 +88,7 @@ def _end(sentence: str, code: int = 2) -> NoReturn:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sentence:
-        typer.echo(f"headwise: {sentence}", err=True)
+        typer.echo(f"headwise: {' '.join(sentence.splitlines())}", err=True)
     sys.exit(code)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from headwise.spec import check_file
 from headwise.store.records import (
     HERE,
     LATER,
@@ -387,6 +388,7 @@ def _records_of(path: Path) -> Iterator[Record]:
     if not files or not files[0].exists():
         raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
     for file in files:
+        check_file(file, "runs")
         for record in _read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
             check_key(record, file.name)
             yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
