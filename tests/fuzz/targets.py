@@ -44,7 +44,7 @@ def configs(case, folder):
 
 
 def tables(case, folder):
-    (folder / "runs.csv").write_bytes(case.encode("latin-1"))
+    (folder / "runs.csv").write_bytes(case.encode("latin-1", "replace"))
     compare_table(folder / "runs.csv").as_dict()
 
 
