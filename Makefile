@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-pages lint bench clean help
+.PHONY: demo test test-all test-pages lint bench soak clean help
+MINUTES ?= 20
 
 help:
 	@echo "make demo      the rank cliff in about a minute, with a table, a verdict and a chart"
@@ -12,6 +13,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
+	@echo "make soak MINUTES=20  kills, full disks and fuzzers for so long; the table in soak/ grows with every call"
 	@echo "make bench     speed against other libraries, into docs/reference/performance.md (half an hour)"
 
 demo: $(VENV)/core
@@ -33,6 +35,9 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/everything.py
+
+soak: $(VENV)/dev
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,11 +1,14 @@
 """Settings for every test: one thread a process, property tests that find the same cases every time."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HEADWISE_STORE"] = str(Path(tempfile.mkdtemp(prefix="headwise-tests-"), "runs.db"))  # never the user's own
 
 settings.register_profile(
     "headwise",

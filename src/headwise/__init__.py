@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headwise.store.listing import export_runs as export_runs
     from headwise.store.listing import find_run as find_run
     from headwise.store.listing import merge_runs as merge_runs
+    from headwise.store.listing import remove_runs as remove_runs
     from headwise.store.listing import runs as runs
     from headwise.store.store import Store as Store
     from headwise.studies._catalogue import describe_study as describe_study
@@ -119,6 +120,7 @@ _HOME = {
     "list_studies": "studies._catalogue",
     "list_tasks": "studies._catalogue",
     "merge_runs": "store.listing",
+    "remove_runs": "store.listing",
     "plan_comparison": "comparison.answer",
     "plan_demo": "studies._demo",
     "predict": "comparison.prediction",

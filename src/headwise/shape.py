@@ -389,6 +389,8 @@ def _read(text: str) -> dict[str, Any]:
 
 
 def _read_sizes(name: str, number: str) -> Sizes:
+    if re.search(r"\d{20}", number):
+        raise ShapeError(f"{name} is larger than any model's; {LARGEST:,} is the largest possible")
     if "x" not in number and "," not in number:
         return int(number)
     if name in _SCALARS:

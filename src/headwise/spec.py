@@ -6,7 +6,9 @@ tasks, studies and checkpoint readers in files of their own are all loaded by `O
 """
 
 import hashlib
+import json
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -64,12 +66,59 @@ def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
     return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")
 
 
+def check_file(path: Path, what: str) -> None:
+    """Refuse what is there and no file: a pipe without a writer is waited for for ever, a device may have no end."""
+    if path.exists() and not path.is_file():
+        raise SpecError(f"cannot read {what} from '{path}': it is no file")
+
+
+def read_text(file: str | Path, what: str) -> str:
+    """A text file's content."""
+    path = Path(file).expanduser()
+    try:
+        check_file(path, what)
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(f"cannot read {what} from '{path}': it is not text in UTF-8") from None
+    except OSError as error:
+        raise SpecError(f"cannot read {what} from '{_shortened(path)}': {error.strerror or error}") from None
+
+
+def read_json_text(text: str, where: str) -> Any:
+    """A JSON document; one that is nested too deeply, or has numbers too long, is as unreadable as one that is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise SpecError(f"{where} is nested too deeply to be read") from None
+    except ValueError as error:
+        raise SpecError(f"{where} is no JSON that can be read: {error}") from None
+
+
+def check_writable(folder: str | Path) -> None:
+    """Refuse a folder for results that nothing could be written to, before the work for them is done."""
+    path = Path(folder).expanduser()
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise SpecError(f"cannot write to '{path}': '{there}' is no folder")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise SpecError(f"cannot write to '{_shortened(path)}': {error.strerror or error}") from None
+
+
+def _shortened(path: Path) -> str:
+    text = str(path)
+    return text if len(text) < 200 else f"{text[:100]}…{text[-50:]}"
+
+
 class OwnFile:
     """A user's Python file with a task, a study or a reader in it: read at once, executed by `load`."""
 
     def __init__(self, file: str | Path, kind: str) -> None:
         self.path, self.kind = Path(file).expanduser(), kind
         try:
+            check_file(self.path, f"a {kind}")
             self.source = self.path.read_bytes()
         except OSError as error:
             raise SpecError(f"cannot read the {kind} file {self.path}: {error.strerror}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 TERMINAL = {"COLUMNS": "80", "HOME": str(Path.home())}
+TERMINAL |= {"HEADWISE_STORE": os.environ["HEADWISE_STORE"]} if "HEADWISE_STORE" in os.environ else {}
 
 
 def headwise(*words, check=True, cwd=None, **environment):

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from headwise.spec import SpecError
 from headwise.store import store as store_module
+from headwise.store.records import LATER
 from headwise.store.store import (
     APPLICATION,
     MIGRATIONS,
@@ -33,7 +34,7 @@ from headwise.store.store import (
     default_path,
     on_network,
 )
-from headwise.training.run import Run
+from headwise.training.run import NUMERICS, Run
 from helpers.runs import make_result, make_run
 from helpers.strategies import pairs
 
@@ -342,6 +343,54 @@ def test_what_was_read_from_files_cannot_be_written(tmp_path):
         store.add(make_run(1), make_result(make_run(1)))
 
 
+def exported(tmp_path, **changes):
+    """A Parquet file of two runs, and what somebody made of the first of them."""
+    with Store(filled(tmp_path / "theirs.db", [0, 1])) as store:
+        store.export(tmp_path / "theirs.parquet")
+    rows = pl.read_parquet(tmp_path / "theirs.parquet")
+    (first, second), schema = rows.to_dicts(), rows.schema
+    pl.DataFrame([first | changes, second], schema).write_parquet(tmp_path / "theirs.parquet")
+    return tmp_path / "theirs.parquet"
+
+
+@pytest.mark.parametrize("key", [make_run(7).key, None, "", "x" * 16, "0" * 15])
+def test_a_row_under_another_runs_key_is_refused_by_name(tmp_path, store, key):
+    """Else anybody's file could say that a run nobody did has no error."""
+    with pytest.raises(StoreError, match=r"nothing was merged: theirs.parquet holds a run") as refused:
+        store.merge([exported(tmp_path, key=key)])
+    assert str(key) in str(refused.value)
+    assert list(store.runs()) == []
+    with pytest.raises(StoreError, match="nothing was merged"):
+        Store.from_parquet(tmp_path)
+
+
+def test_the_key_of_other_numerics_is_taken_as_it_is(tmp_path, store):
+    key = "0123456789abcdef"
+    assert store.merge([exported(tmp_path, key=key, numerics=NUMERICS - 1)]).added == 2
+    assert store.get(key)[1].key == key
+    store.export(tmp_path / "again.parquet")
+    rows = pl.read_parquet(tmp_path / "again.parquet")
+    assert dict(zip(rows["key"], rows["numerics"], strict=True)) == {key: NUMERICS - 1, make_run(1).key: NUMERICS}
+
+
+def test_rows_are_removed_and_those_that_cannot_be_read_too(tmp_path, store):
+    for seed in range(4):
+        store.add(make_run(seed), make_result(make_run(seed)))
+    keys = [make_run(seed).key for seed in range(4)]
+    store._query("UPDATE runs SET key = NULL WHERE key = ?", keys[0])
+    store._query("UPDATE runs SET status = 'nonsense' WHERE key = ?", keys[1])
+    with pytest.raises(StoreError, match="headwise runs remove --unreadable"):
+        list(store.runs())
+    with Store(tmp_path / "ours.db") as ours, pytest.raises(StoreError, match="key is None"):
+        ours.merge([store.path])
+    with pytest.raises(StoreError, match="no run 0000 in this store; nothing was removed"):
+        store.remove([keys[2], "0000"])
+    assert set(store.remove([keys[2][:8]], unreadable=True)) == {keys[2], keys[1], None}
+    assert [result.key for _, result in store.runs()] == [keys[3]]
+    assert [key for (key,) in store._query("SELECT DISTINCT key FROM curves")] == [keys[3]]
+    assert store.remove(unreadable=True) == []
+
+
 def test_what_cannot_be_merged_is_a_sentence(tmp_path, store):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("no parquet")
@@ -376,7 +425,7 @@ def old_store(path):
         connection.execute(statement)
     connection.execute("PRAGMA user_version = 1")
     record = store_module.to_record(make_run(), make_result(make_run()), "here")
-    names = [name for name in RUN_COLUMNS if name not in ("provenance", "latency")]
+    names = [name for name in RUN_COLUMNS if name not in ("provenance", *LATER)]
     places = ", ".join("?" * len(names))
     connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({places})", [record[name] for name in names])
     points = [(make_run().key, *point) for point in make_result(make_run()).curve]
@@ -391,6 +440,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path):
         assert store.get(make_run().key) == (make_run(), make_result(make_run()))
         assert store.add(make_run(1), make_result(make_run(1), probes=[(1, "rank", 2.0)]))
         assert store.frame()["provenance"].to_list() == ["here", "here"]
+        assert store.frame()["numerics"].to_list() == [2, NUMERICS]
     assert sqlite3.connect(tmp_path / "old.db").execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
@@ -415,7 +465,7 @@ def test_an_export_names_data_without_saying_where_it_lay(tmp_path):
 def test_an_older_export_lacks_later_columns(tmp_path):
     with Store(filled(tmp_path / "new.db", [0])) as store:
         store.export(tmp_path / "new.parquet")
-    pl.read_parquet(tmp_path / "new.parquet").drop("latency").write_parquet(tmp_path / "old.parquet")
+    pl.read_parquet(tmp_path / "new.parquet").drop(*LATER).write_parquet(tmp_path / "old.parquet")
     with Store.from_parquet(tmp_path / "old.parquet") as old:
         assert [result.latency for _, result in old.runs()] == [0.0]
 

@@ -3,6 +3,8 @@
 import errno
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from headwise.spec import SpecError
 from headwise.tasks import load_task
 from headwise.training import resume as checkpoint
 from headwise.training.loop import Interrupted, train_run
+from headwise.training.machine import process_name
 from headwise.training.resume import DiskError, place, previous
 from headwise.training.run import Run
 
@@ -116,6 +119,27 @@ def test_remove_leaves_nothing_of_this_run_and_all_of_others(file):
     checkpoint.remove(file)
     assert names(file) == [other.name]
     checkpoint.remove(file)
+
+
+def test_what_a_living_process_writes_is_its_own(tmp_path):
+    """Another driver on the same run, or a node that was given up too early: its file is not ours to remove."""
+    file = tmp_path / "run.safetensors"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    theirs = file.with_name(f"{file.name}.{process_name(child.pid)}.abc.new")
+    ours = file.with_name(f"{file.name}.{process_name(os.getpid())}.abc.new")
+    elsewhere = file.with_name(f"{file.name}.00000000-00000000-1-1.abc.new")
+    for one in (theirs, ours, elsewhere):
+        spoil(one, b"half of it")
+    saved(file)
+    checkpoint.remove(file)
+    assert names(file) == sorted([theirs.name, elsewhere.name])
+    child.kill()
+    child.wait()
+    checkpoint.remove(file)
+    assert names(file) == [elsewhere.name]
+    os.utime(elsewhere, (0, 0))
+    checkpoint.remove(file)
+    assert names(file) == []
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------

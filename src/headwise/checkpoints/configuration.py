@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.checkpoints import all_readers
-from headwise.checkpoints.files import read_json
+from headwise.checkpoints.files import read_configuration
 from headwise.cost import Cost, cost_of
 from headwise.known import Known
 from headwise.options import ModelOptions
@@ -33,7 +33,7 @@ def read_config(source: str | Path) -> Known:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise SpecError(f"there is no configuration '{file}'; give a config.json, or the folder it lies in")
-    config: dict[str, Any] = read_json(file)
+    config: dict[str, Any] = read_configuration(file)
     kind = config.get("model_type")
     for reader in all_readers().values():
         if kind in reader.model_types:

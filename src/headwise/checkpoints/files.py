@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
 
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headwise.spec import SpecError
+from headwise.spec import SpecError, read_json_text, read_text
 
 SHARD_BYTES = 2**30  # of tensors in memory before they are written
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -41,6 +41,10 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _TORCH = (".bin", ".pt", ".pth")
+LARGEST_SIZE = 2**40  # of anything that a configuration counts
+_KINDS = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list, "headwise": dict}
+_KINDS |= {"shape": str, "type": str, "rope_type": str, "factor": int | float, "rope_theta": int | float | dict}
+_KINDS |= {"hidden_act": str, "activation_function": str, "hidden_activation": str}
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Weights:
             raise SpecError(
                 f"'{name}' is quantised ({str(tensor.dtype).removeprefix('torch.')}); give the weights in 16 or 32 bits"
             )
+        if not tensor.isfinite().all():
+            raise SpecError(f"'{name}' of '{self.path}' holds numbers that are not finite (NaN or infinite)")
         return tensor
 
     def get(self, name: str) -> Tensor | None:
@@ -133,6 +139,9 @@ def open_weights(source: str | Path) -> Weights:
             raise SpecError(f"there is no file or folder '{source}'")
         path = _from_hub(str(source))
     files = _files_in(path) if path.is_dir() else [path]
+    for file in files:
+        if not file.is_file():
+            raise SpecError(f"'{file}' is no file")
     if not path.is_dir() and path.suffix not in (".safetensors", *_TORCH):
         raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt and .pth are read, or a folder")
     return Weights(path, files, _config_of(path, files))
@@ -141,7 +150,7 @@ def open_weights(source: str | Path) -> Weights:
 def _files_in(folder: Path) -> list[Path]:
     """The files of a folder that hold its model: those an index names, else all of the better kind."""
     for index in sorted(folder.glob("*.index.json"), key=lambda file: "safetensors" not in file.name):
-        named = sorted(set(read_json(index).get("weight_map", {}).values()))
+        named = _named_files(index)
         missing = [name for name in named if not (folder / name).exists()]
         if missing:
             raise SpecError(f"'{index}' names {len(named)} files, but '{missing[0]}' is not there")
@@ -154,6 +163,18 @@ def _files_in(folder: Path) -> list[Path]:
     raise SpecError(f"folder '{folder}' holds no weights: no .safetensors, .bin, .pt or .pth file")
 
 
+def _named_files(index: Path) -> list[str]:
+    """The files that an index names: of its own folder, and no other."""
+    names = read_json(index).get("weight_map", {})
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise SpecError(f"'{index}' is malformed: its weight_map must give the name of a file for each tensor")
+    for name in names.values():
+        parts = PureWindowsPath(name).parts  # both kinds of separators, and drives
+        if not parts or ".." in parts or PureWindowsPath(name).anchor or not name.isprintable():
+            raise SpecError(f"'{index}' names {name!r}, which is no file of its own folder")
+    return sorted(set(names.values()))
+
+
 def _is_no_model(file: Path) -> bool:
     return file.name.startswith(("training_args", "optimizer", "optim_", "scheduler", "rng_state"))
 
@@ -162,19 +183,40 @@ def _config_of(path: Path, files: list[Path]) -> dict[str, Any]:
     """config.json, or what nanochat writes beside model_000650.pt as meta_000650.json."""
     folder = path if path.is_dir() else path.parent
     if (folder / "config.json").exists():
-        return read_json(folder / "config.json")
+        return read_configuration(folder / "config.json")
     meta = folder / f"{files[0].stem.replace('model_', 'meta_')}.json"
-    return read_json(meta).get("model_config", {}) if meta.exists() else {}
+    described = read_json(meta).get("model_config", {}) if meta.exists() else {}
+    return check_configuration(described, meta)
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read '{file}': {_line(error)}") from None
+    document = read_json_text(read_text(file, "a configuration"), f"'{file}'")
     if not isinstance(document, dict):
         raise SpecError(f"'{file}' holds no JSON object")
     return document
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """A config.json whose fields are of the kinds that readers rely on."""
+    return check_configuration(read_json(file), file)
+
+
+def check_configuration(config: Any, file: Path) -> dict[str, Any]:
+    """Refuse, by its name, a field that no library writes so; which fields a family needs is its reader's to say."""
+    if not isinstance(config, dict):
+        raise SpecError(f"'{file}' holds no configuration")
+    for name, value in config.items():
+        if value is None:
+            continue
+        if name in _KINDS and not isinstance(value, _KINDS[name]):
+            raise SpecError(f"'{file}' is malformed: {name} is {str(value)[:60]!r}")
+        if isinstance(value, int) and abs(value) > LARGEST_SIZE:
+            raise SpecError(f"'{file}' is malformed: {name} is larger than any model's")
+        if isinstance(value, list) and name == "layer_types" and not all(isinstance(kind, str) for kind in value):
+            raise SpecError(f"'{file}' is malformed: {name} must be names")
+        if isinstance(value, dict):
+            check_configuration(value, file)
+    return config
 
 
 def _load_torch(file: Path) -> Any:

@@ -1,8 +1,9 @@
 """The command line: thin. Each command imports what it needs when it runs, so that `headwise --help` is instant."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -57,14 +58,38 @@ TokensOption = Annotated[int, typer.Option(help="Tokens per sequence.", show_def
 
 
 def main() -> None:
-    """Run a command; what the user got wrong is one sentence and exit code 2."""
+    """Run a command; what the user got wrong, or the system refuses, is one sentence and exit code 2."""
     from headwise.spec import SpecError
 
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk shows here, and not when nobody listens any more
     except SpecError as error:
-        typer.echo(f"headwise: {error}", err=True)
-        sys.exit(2)
+        _end(str(error))
+    except BrokenPipeError:  # nobody reads on, as in: headwise claims | head
+        _end("", code=1)
+    except OSError as error:
+        place = f" ({error.filename!r})" if isinstance(error.filename, str) else ""
+        _end(f"{error.strerror or error}{place}")
+    except UnicodeDecodeError as error:
+        _end(f"a file is not text in UTF-8: {error}")
+    except RecursionError:
+        _end("what was given is nested too deeply to be read")
+    except OverflowError as error:
+        _end(f"a number is too large: {error}")
+
+
+def _end(sentence: str, code: int = 2) -> NoReturn:
+    """Where standard output itself is the trouble, what is left for it has nowhere to go."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sentence:
+        typer.echo(f"headwise: {' '.join(sentence.splitlines())}", err=True)
+    sys.exit(code)
 
 
 @app.command(epilog="Example: headwise demo --out my-demo")
@@ -81,10 +106,12 @@ def demo(
     """Train small models that show the rank cliff, in about a minute, with a chart."""
     import headwise
     from headwise.report.tables import demo_lines
+    from headwise.spec import check_writable
 
     if dry_run:
         planned = headwise.plan_demo(seeds, steps)
         return show_or_json(planned, as_json, lambda plan: [f"{name}: {value}" for name, value in vars(plan).items()])
+    check_writable(out)
     show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
 
 

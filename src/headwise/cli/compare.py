@@ -115,7 +115,7 @@ def compare(
     """Find the best shape for a task within a time budget: tuned, with paired seeds."""
     import headwise
     from headwise.report.compare import answer_tables, plan_lines
-    from headwise.spec import SpecError
+    from headwise.spec import SpecError, check_writable
 
     if sum(map(bool, (task, command, from_))) != 1:
         raise SpecError("give one of --task (to train here), --command (your own trainer) and --from (finished runs)")
@@ -134,6 +134,7 @@ def compare(
         return show_or_json(planned, as_json, plan_lines)
     settings |= {"on_plan": lambda plan: typer.echo("\n".join(plan_lines(plan)), err=True)}
     settings |= {"track": track}
+    check_writable(out)
     answer = headwise.compare(task, base, variants, out=out, **settings)
     show_or_json(answer, as_json, answer_tables)
     if answer.summary and answer.summary.failed:

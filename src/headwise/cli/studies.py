@@ -29,7 +29,7 @@ study_app = typer.Typer(
     epilog="Example: headwise study run rank-cliff --preset smoke",
 )
 runs_app = typer.Typer(
-    no_args_is_help=False, invoke_without_command=True, help="List stored runs; show one; merge stores."
+    no_args_is_help=False, invoke_without_command=True, help="List stored runs; show or remove one; merge stores."
 )
 
 
@@ -86,13 +86,16 @@ def study_run(
     """Train a study's missing runs, draw its chart, judge its claims."""
     import headwise
     from headwise.report.studies import price_lines, study_result_lines
+    from headwise.spec import check_writable
 
     settings: dict[str, Any] = {"store": store, "data": _sources(data), "workers": workers, "shard": shard}
     settings |= {"device": device, "precision": precision}
     if dry_run:
         return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
+    out = out or Path(f"headwise-{Path(name).stem}")
+    check_writable(out)
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
-    result = headwise.run_study(name, preset, out=out or Path(f"headwise-{Path(name).stem}"), **settings)
+    result = headwise.run_study(name, preset, out=out, **settings)
     show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:
         raise typer.Exit(1)
@@ -144,7 +147,7 @@ def runs_list(
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """List stored runs; show one; merge stores."""
+    """List stored runs; show or remove one; merge stores."""
     if context.invoked_subcommand:
         return
     import headwise
@@ -177,6 +180,21 @@ def runs_merge(
 
     merged = vars(headwise.merge_runs(files, store))
     print_json(merged) if as_json else typer.echo(", ".join(f"{count} {what}" for what, count in merged.items()))
+
+
+@runs_app.command("remove", epilog="Example: headwise runs remove 82cd05")
+def runs_remove(
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="Keys of runs; their beginnings will do.", show_default="none")
+    ] = None,
+    unreadable: Annotated[bool, typer.Option("--unreadable", help="Remove all rows that cannot be read.")] = False,
+    store: StorePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove runs from the store, so that they are trained again when they are asked for."""
+    import headwise
+
+    show_or_json(headwise.remove_runs(keys or (), store, unreadable=unreadable), as_json, lambda gone: [gone.headline])
 
 
 def export(

@@ -55,6 +55,7 @@ def train(
     ] = "0.002",
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Train it also where the store has its result.")] = False,
     store: StorePath = None,
     checkpoints: Annotated[
         Path | None,
@@ -79,6 +80,7 @@ def train(
         **recipe,
         seed=seed,
         keep_weights=keep_weights,
+        again=again,
         store=store,
         checkpoints=checkpoints,
         track=track,

@@ -75,7 +75,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    console.print(what, highlight=False)
+    console.print(what, highlight=False, markup=False)
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("left:"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)

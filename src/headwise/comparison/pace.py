@@ -36,12 +36,9 @@ def in_words(seconds: float) -> str:
 
 def measure_steps(runs: list[Run], workers: int) -> list[float]:
     """Seconds of a training step of each run, with all workers busy."""
-    from concurrent.futures import ProcessPoolExecutor
+    from headwise.sweep.processes import each
 
-    from headwise.sweep.processes import undisturbed, worker_context
-
-    with ProcessPoolExecutor(workers, worker_context(), undisturbed) as pool:
-        return list(pool.map(measure_step, runs))
+    return each(measure_step, runs, workers)
 
 
 def measure_step(run: Run) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 from headwise.cost import parameter_counts
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
-from headwise.spec import SpecError
+from headwise.spec import SpecError, check_file
 from headwise.store.rows import Row
 
 ARMS = ("arm", "variant", "shape", "model", "name", "modelname", "config", "configuration")  # the first that is there
@@ -303,6 +303,7 @@ def _lines(source: Any) -> tuple[list[Line], str]:
         return _records("row", source.to_dict("records")), "the frame"
     file = Path(source)
     try:
+        check_file(file, "runs")
         content = file.read_bytes()
         if content[:4] == b"PAR1":
             import polars as pl

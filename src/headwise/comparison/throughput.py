@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -68,12 +69,10 @@ def throughput(runs: list[Run], folder: Path) -> Throughput:
 
 def _measure_apart(runs: list[Run]) -> Throughput:
     """In a process that does nothing else."""
-    from concurrent.futures import ProcessPoolExecutor
+    from headwise.sweep.processes import each
 
-    from headwise.sweep.processes import undisturbed, worker_context
-
-    with ProcessPoolExecutor(1, worker_context(), undisturbed) as pool:
-        return pool.submit(measure, runs, SECONDS).result()
+    (measured,) = each(partial(measure, seconds=SECONDS), [runs], 1)
+    return measured
 
 
 def measure(runs: list[Run], seconds: float) -> Throughput:

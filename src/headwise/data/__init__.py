@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from headwise.spec import SpecError
+from headwise.spec import SpecError, check_file
 
 
 def cache_folder() -> Path:
@@ -40,6 +40,7 @@ def files(place: Path) -> list[Path]:
 def read_bytes(file: Path) -> bytes:
     """A whole file; for small ones."""
     try:
+        check_file(file, "data")
         return file.read_bytes()
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from None

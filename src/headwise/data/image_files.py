@@ -24,6 +24,7 @@ from headwise.data import files, hub, read_bytes
 from headwise.spec import SpecError
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+LARGEST_IMAGE, LARGEST_ARRAY = 2**28, 2**32  # bytes that one file of an archive, or a packed one, may come to
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "val", "valid", "dev"), "validation")
 _CIFAR_SIDE = 32
@@ -107,8 +108,12 @@ def _contents(place: Path, names: list[str]) -> Iterator[bytes]:
         return
     with zipfile.ZipFile(place) as archive:
         for name in names:
-            with _refusing(f"{place}: {name}"):
-                data = archive.read(name)
+            with _refusing(f"{place}: {name}"), archive.open(name) as entry:
+                data = entry.read(LARGEST_IMAGE + 1)  # however little the archive says it is
+            if len(data) > LARGEST_IMAGE:
+                raise SpecError(
+                    f"{place}: {name} unpacks to more than {LARGEST_IMAGE >> 20} MiB, too much for an image"
+                )
             yield data
 
 
@@ -270,9 +275,12 @@ def _idx_array(file: Path, dimensions: int) -> Any:
     data = read_bytes(file)
     if file.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            with gzip.GzipFile(fileobj=BytesIO(data)) as unpacked:
+                data = unpacked.read(LARGEST_ARRAY + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise SpecError(f"{file} cannot be unpacked: {error}; fetch the file again") from None
+        if len(data) > LARGEST_ARRAY:
+            raise SpecError(f"{file} unpacks to more than {LARGEST_ARRAY >> 30} GiB; fetch the file again")
     begin = 4 + 4 * dimensions
     if len(data) < begin or data[:4] != bytes([0, 0, 8, dimensions]):
         raise SpecError(f"{file} is no IDX file of bytes in {dimensions} dimensions; fetch the file again")

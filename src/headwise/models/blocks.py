@@ -36,7 +36,7 @@ class UnitNorm(Pathed):
 
     def forward(self, x: Tensor) -> Tensor:
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        if size is not None and served(x, self.scale, self.width):
+        if size is not None and served(x, self.scale, self.width, size):
             output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
             return output
         return F.normalize(x, dim=-1, eps=self.eps) * self.scale
@@ -107,7 +107,7 @@ class MLP(Pathed):
     def _kernel(self, x: Tensor) -> MLPSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        return size if size and served(x, self.input.weight, self.input.in_features) else None
+        return size if size and served(x, self.input.weight, self.input.in_features, size) else None
 
     def _panels(self) -> tuple[Tensor, ...]:
         w1, w2 = self.input.weight, self.output.weight

@@ -56,7 +56,7 @@ def _model_lines(planned: PlannedComparison) -> list[str]:
     """The model and the recipe; nothing of somebody's own trainer, which knows them itself."""
     if not planned.model:
         return []
-    return [f"model: {planned.model}", f"recipe: {planned.recipe}"]
+    return [f"model: {escape(planned.model)}", f"recipe: {escape(planned.recipe)}"]
 
 
 def answer_tables(answer: Answer) -> list[RenderableType]:
@@ -70,16 +70,18 @@ def answer_tables(answer: Answer) -> list[RenderableType]:
     costs = _costs(variants, answer.extra_columns)
     parts += [costs, ""] if len(costs.columns) > 1 else []
     parts += [_results(variants, document), ""]
-    parts += [f"[dim]{variant['shape']}: {variant['note']}[/dim]" for variant in variants if variant["note"]]
+    parts += [
+        f"[dim]{escape(variant['shape'])}: {escape(variant['note'])}[/dim]" for variant in variants if variant["note"]
+    ]
     parts = [*parts, *said] if answer.learned is not False else [*said, "", *parts]  # "Cannot tell" comes first
     parts += ["", *_model_lines(answer.planned)] if answer.planned else []
     for heading, lines in (("Held equal", answer.held), ("Not equal, or to be kept in mind", answer.confounds)):
         if lines:
-            parts += ["", f"{heading}:", *(f"  – {line}" for line in lines)]
-    parts += ["", f"Speed: {answer.speed}"] if answer.speed else []
-    parts += ["", f"[dim]{document['how']}[/dim]"]
-    parts += [f"Chart: {answer.chart_file}, and .svg, .pdf, .html beside it"] if answer.chart_file else []
-    parts += [f"Again, from the store: {answer.rerun}"] if answer.rerun else []
+            parts += ["", f"{heading}:", *(f"  – {escape(line)}" for line in lines)]
+    parts += ["", f"Speed: {escape(answer.speed)}"] if answer.speed else []
+    parts += ["", f"[dim]{escape(document['how'])}[/dim]"]
+    parts += [f"Chart: {escape(answer.chart_file)}, and .svg, .pdf, .html beside it"] if answer.chart_file else []
+    parts += [f"Again, from the store: {escape(answer.rerun)}"] if answer.rerun else []
     return parts
 
 
@@ -98,7 +100,7 @@ def _costs(variants: list[dict[str, Any]], extra: list[str]) -> Table:
     shown = {title: texts for title, texts in columns.items() if {*texts} != {"–"}}
     table = _table("<variant", *shown)
     for variant, *texts in zip((variant["shape"] for variant in variants), *shown.values(), strict=True):
-        table.add_row(variant, *texts)
+        table.add_row(escape(variant), *texts)
     return table
 
 
@@ -115,8 +117,11 @@ def _results(variants: list[dict[str, Any]], document: dict[str, Any]) -> Table:
         cells += [_text(row["seconds_to_base"], "{:,.0f}"), _text(row["speed_up"], "{:.2f} ×")] if timed else []
         cells.append(_text(row["probability_best"], "{:.0%}"))
         best = document["decided"] and row["shape"] == document["winner"]
-        table.add_row(row["shape"], *cells, style="bold" if best else "")
-    table.caption, table.caption_justify = f"* until validation {name} is where the base's ends; – never", "left"
+        table.add_row(escape(row["shape"]), *cells, style="bold" if best else "")
+    table.caption, table.caption_justify = (
+        f"* until validation {escape(name)} is where the base's ends; – never",
+        "left",
+    )
     return table
 
 
@@ -159,5 +164,5 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         left = column.startswith("<")
-        table.add_column(column.removeprefix("<"), justify="left" if left else "right", overflow="fold")
+        table.add_column(escape(column.removeprefix("<")), justify="left" if left else "right", overflow="fold")
     return table

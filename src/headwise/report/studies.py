@@ -33,7 +33,11 @@ def price_lines(priced: StudyPrice) -> list[RenderableType]:
 
 def study_result_lines(result: StudyResult) -> list[RenderableType]:
     counts = ", ".join(f"{count} {what}" for what, count in result.summary.as_dict().items() if count)
-    lines: list[RenderableType] = [f"{result.study.name} ({result.preset}): {counts}", "", *ledger(result.claims)]
+    lines: list[RenderableType] = [
+        escape(f"{result.study.name} ({result.preset}): {counts}"),
+        "",
+        *ledger(result.claims),
+    ]
     lines += ["", published_errors(result.published)] if result.published else []
-    lines += [f"Chart: {result.chart_file}, and .svg, .pdf, .html beside it"] if result.chart_file else []
+    lines += [f"Chart: {escape(result.chart_file)}, and .svg, .pdf, .html beside it"] if result.chart_file else []
     return lines

@@ -14,7 +14,7 @@ from headwise.sweep.single import Trained
 def tasks_table(tasks: list[dict[str, Any]]) -> list[RenderableType]:
     table = _table()
     for task in tasks:
-        table.add_row(f"[bold]{task['name']}[/bold]", escape(task["summary"]))
+        table.add_row(f"[bold]{escape(task['name'])}[/bold]", escape(task["summary"]))
         facts = f"error of a constant predictor {task['trivial_error']:.3f}, usual shape {task['usual_shape']}"
         table.add_row("", f"[dim]{facts}[/dim]")
     return [table, "", "One of them: headwise tasks NAME   Train on it: headwise train --task NAME"]
@@ -23,13 +23,13 @@ def tasks_table(tasks: list[dict[str, Any]]) -> list[RenderableType]:
 def task_card(task: dict[str, Any]) -> list[RenderableType]:
     table = _table()
     for option in task["options"]:
-        table.add_row(f"  {option['option']}", f"{option['value']!r}", escape(option["about"] or ""))
+        table.add_row(f"  {option['option']}", escape(f"{option['value']!r}"), escape(option["about"] or ""))
     samples = [f"{count:,} for {stream}" for stream, count in task["samples"].items() if count is not None]
-    lines: list[RenderableType] = [f"[bold]{task['name']}[/bold]: {escape(task['summary'])}", table]
+    lines: list[RenderableType] = [f"[bold]{escape(task['name'])}[/bold]: {escape(task['summary'])}", table]
     lines.append(f"{task['tokens']} tokens per sample; {', '.join(samples) or 'drawn without end'}")
     floor = f", least possible {task['floor']:.4g}" if task["floor"] is not None else ""
     lines.append(f"error of a constant predictor (no-skill baseline) {task['trivial_error']:.4f}{floor}")
-    lines += [f"  {name}: error {error:.4f}" for name, error in task.get("baselines", {}).items()]
+    lines += [escape(f"  {name}: error {error:.4f}") for name, error in task.get("baselines", {}).items()]
     command = f"headwise train --task {shlex.quote(task['task'])} --shape {task['usual_shape']}"
     return [*lines, "Train on it:", Text(command, no_wrap=True)]
 
@@ -37,7 +37,7 @@ def task_card(task: dict[str, Any]) -> list[RenderableType]:
 def trained_lines(trained: Trained) -> list[RenderableType]:
     table = _table()
     for name, value in trained.metrics.items():
-        table.add_row(f"  {name}", f"{value:.4f}")
+        table.add_row(escape(f"  {name}"), f"{value:.4f}")
     message = trained.result.message
     about = [f"model: {escape(trained.model)}", f"recipe: {escape(trained.recipe)}"]
     return [f"[bold]{escape(trained.headline)}[/bold]", table, *about, *([escape(message)] if message else [])]

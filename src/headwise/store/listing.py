@@ -81,6 +81,33 @@ def merge_runs(files: Iterable[str | Path], store: StoreLike = None) -> Merged:
         return source.merge(files)
 
 
+@dataclass(frozen=True)
+class Removed(Shown):
+    """The keys of the runs that were taken out of a store; None for a row that had none."""
+
+    keys: tuple[str | None, ...]
+
+    @property
+    def headline(self) -> str:
+        return f"{len(self.keys)} runs removed"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `headwise runs remove --json` prints."""
+        return {"removed": list(self.keys)}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"key": key} for key in self.keys]
+
+
+def remove_runs(keys: Iterable[str] = (), store: StoreLike = None, *, unreadable: bool = False) -> Removed:
+    """Take runs out of the store, by key or the beginning of it; with `unreadable`, also rows that cannot be read."""
+    keys = list(keys)
+    if not keys and not unreadable:
+        raise SpecError("give the key of a run, or --unreadable for rows that cannot be read")
+    with opened(store) as source:
+        return Removed(tuple(source.remove(keys, unreadable=unreadable)))
+
+
 def export_runs(path: str | Path, store: StoreLike = None) -> Path:
     """Write the store's runs as Parquet (whole) or CSV (a table)."""
     with opened(store) as source:

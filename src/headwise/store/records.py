@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import Any, get_args
 
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.training.run import Run, RunResult, Status
+from headwise.training.run import NUMERICS, Run, RunResult, Status
 
 CurvePoint = tuple[int, str, float]
 Pair = tuple[Run, RunResult]
@@ -18,9 +19,10 @@ Record = dict[str, Any]  # one row of `runs`; where it is whole, also its "curve
 
 HERE = "here"  # the provenance of what was not merged from another file
 POINTS = {"curves": "curve", "probes": "probes"}  # tables, and their fields of a result
+KEY = re.compile("[0-9a-f]{16}")
 FIELDS = tuple(field.name for field in fields(RunResult))
-LATER = {"latency": 0.0}  # columns that older files lack
-RUN_COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance")
+LATER = {"latency": 0.0, "numerics": 2}  # columns that older files lack
+RUN_COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance", "numerics")
 
 
 class StoreError(SpecError):
@@ -43,6 +45,7 @@ def to_record(run: Run, result: RunResult, provenance: str) -> Record:
         "flops": str(result.flops),
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "provenance": provenance,
+        "numerics": NUMERICS,
         **{field: points_to_json(getattr(result, field)) for field in POINTS.values()},
     }
 
@@ -62,6 +65,8 @@ def _run(spec: str) -> Run:
 def from_record(record: Record) -> Pair:
     """The run and its result. The stored key stays the key, also where this version would give the spec another."""
     try:
+        if record["key"] is None:
+            raise ValueError("it has no key")
         if record["status"] not in get_args(Status):
             raise ValueError(f"its status is {record['status']!r}")
         values = {name: record.get(name, "[]") for name in FIELDS}
@@ -70,8 +75,23 @@ def from_record(record: Record) -> Pair:
         for field in POINTS.values():
             values[field] = [(int(step), str(name), float(value)) for step, name, value in json.loads(values[field])]
         return _run(record["spec"]), RunResult(**values)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError(f"run {record['key']} cannot be read by this version of headwise: {error}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise StoreError(
+            f"run {record['key']} cannot be read by this version of headwise: {error}; "
+            "headwise runs remove --unreadable takes such rows out of a store"
+        ) from None
+
+
+def check_key(record: Record, file: str) -> None:
+    """A key from elsewhere is trusted only where it cannot be computed: in rows of other numerics."""
+    key = record["key"]
+    if not isinstance(key, str) or not KEY.fullmatch(key):
+        raise StoreError(f"nothing was merged: {file} holds a run whose key is {key!r}, and not 16 hexadecimal digits")
+    run, _ = from_record(record)
+    if record["numerics"] == NUMERICS and run.key != key:
+        raise StoreError(
+            f"nothing was merged: {file} holds a run under the key {key}, but by its spec it is run {run.key}"
+        )
 
 
 def for_others(record: Record) -> Record:

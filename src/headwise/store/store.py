@@ -7,8 +7,9 @@
         store.frame()               # polars, one row per run
         store.merge(["other.db", "exported/"])
 
-Only the driver process writes; workers hand their `RunResult` back to it. Two drivers on one file wait for each other.
-A run that is done or diverged is finished, and a finished row never changes; a failed one gives way to a later result.
+Only driver processes write; workers hand their `RunResult` back to them. Two drivers on one file wait for each other's
+transactions, and share runs by `leases`. A run that is done or diverged is finished, and a finished row never changes;
+a failed one gives way to a later result.
 Everything is stored as numbers, text and JSON: reading a file that others made runs no code of theirs. No torch here.
 """
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from headwise.spec import check_file
 from headwise.store.records import (
     HERE,
     LATER,
@@ -32,6 +34,7 @@ from headwise.store.records import (
     Record,
     StoreError,
     blank,
+    check_key,
     flat,
     for_others,
     from_record,
@@ -64,6 +67,8 @@ MIGRATIONS = (
     CREATE TABLE probes (id INTEGER PRIMARY KEY, key TEXT, step INTEGER, name TEXT, value REAL);
     CREATE INDEX probes_of_run ON probes (key)""",
     "ALTER TABLE runs ADD COLUMN latency REAL NOT NULL DEFAULT 0",
+    """ALTER TABLE runs ADD COLUMN numerics INTEGER NOT NULL DEFAULT 2;
+    CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, beat INTEGER NOT NULL)""",
 )
 SCHEMA = len(MIGRATIONS)
 # How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.
@@ -128,17 +133,46 @@ class Store(AbstractContextManager["Store"]):
         if result.key != run.key:
             raise StoreError(f"a result of run {result.key} cannot be stored under run {run.key}")
         record = to_record(run, result, provenance)
-        with _explained(self.path), _transaction(self._connection):
+        with self.transaction():
+            self._query("DELETE FROM leases WHERE key = ?", run.key)
             if self._keys("key = ? AND status IN (?, ?)", run.key, *FINISHED):
                 return False
             self._write(record)
         return True
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing; no other process writes meanwhile."""
+        with _explained(self.path), _transaction(self._connection):
+            yield
+
+    def remove(self, keys: Iterable[str] = (), *, unreadable: bool = False) -> list[str | None]:
+        """Take runs out, by their keys or the beginnings of them; with `unreadable`, also rows that cannot be read."""
+        found = {key: self._find(key) for key in keys}
+        if missing := [key for key, full in found.items() if full is None]:
+            raise StoreError(f"no run {_listed(missing)} in this store; nothing was removed")
+        with self.transaction():
+            gone = [*found.values(), *(self._unreadable() if unreadable else ())]
+            for table in ("runs", "leases", *POINTS):
+                for key in gone:
+                    self._query(f"DELETE FROM {table} WHERE key IS ?", key)
+        return list(dict.fromkeys(gone))
+
+    def _unreadable(self) -> list[str | None]:
+        """Keys of rows that cannot be read; a row may have none."""
+        keys: list[str | None] = []
+        for record in self._select():
+            try:
+                from_record(record)
+            except StoreError:
+                keys.append(record["key"])
+        return keys + ([None] if self._query("SELECT 1 FROM runs WHERE key IS NULL") else [])
+
     def merge(self, paths: Iterable[str | Path]) -> Merged:
         """Take in other stores: SQLite files, exported Parquet files, folders of the latter. On a conflict, nothing."""
         incoming = [record for path in paths for record in _records_of(Path(path).expanduser())]
         fates: dict[str, list[str]] = {"added": [], "known": [], "replaced": [], "conflict": []}
-        with _explained(self.path), _transaction(self._connection):
+        with self.transaction():
             for record in incoming:
                 fate = _fate(self._select("key = ?", record["key"]), record)
                 fates[fate].append(record["key"])
@@ -354,8 +388,9 @@ def _records_of(path: Path) -> Iterator[Record]:
     if not files or not files[0].exists():
         raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
     for file in files:
+        check_file(file, "runs")
         for record in _read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
-            from_record(record)
+            check_key(record, file.name)
             yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
 
 
@@ -368,7 +403,9 @@ def _read_store(path: Path) -> list[Record]:
             _check(source, path)
             source.backup(copy._connection)
         _upgrade(copy._connection)
-        return [copy._whole(key) for key in copy._keys()]
+        if None in (keys := copy._keys()):
+            raise StoreError(f"nothing was merged: {path.name} holds a run whose key is None")
+        return [copy._whole(key) for key in keys]
 
 
 def _read_parquet(path: Path) -> list[Record]:
@@ -378,9 +415,10 @@ def _read_parquet(path: Path) -> list[Record]:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise StoreError(f"cannot read {path}: {error}") from None
+    wanted = pl.DataFrame([blank()]).schema
     later = {name: value for name, value in LATER.items() if name not in frame.columns}
-    frame = frame.with_columns(pl.lit(value).alias(name) for name, value in later.items())
-    if dict(frame.schema) != dict(pl.DataFrame([blank()]).schema):
+    frame = frame.with_columns(pl.lit(value, wanted[name]).alias(name) for name, value in later.items())
+    if dict(frame.schema) != dict(wanted):
         raise StoreError(f"{path} does not have the columns that this version of headwise exports")
     return frame.to_dicts()
 

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
 from headwise.sweep.resolve import compile_kernels
+from headwise.sweep.sharing import Sharing
 from headwise.training.run import Run
 
 
@@ -25,7 +26,10 @@ def conduct(
     keep_weights: bool = False,
     checkpoint_seconds: float = 20.0,
 ) -> Summary:
-    """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`."""
+    """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`.
+
+    Several drivers on one store share the runs; each returns when all are in it.
+    """
     plan = make_plan(runs, store, shard)
     weights = folder / "weights" if keep_weights else None
     with stoppable(watch or Watch()) as watching:
@@ -35,11 +39,13 @@ def conduct(
             from headwise.sweep import local
 
             compile_kernels(plan.todo, watching)
-            summary = local.sweep(plan, store, workers=workers, **settings)
+            with closing(Sharing(store)) as sharing:
+                summary = local.sweep(plan, store, workers=workers, sharing=sharing, **settings)
         else:
             from headwise.sweep import ray_cluster
 
-            summary = ray_cluster.sweep(plan, store, address=ray_address, **settings)
+            with closing(Sharing(store)) as sharing:
+                summary = ray_cluster.sweep(plan, store, address=ray_address, sharing=sharing, **settings)
         if watching.stop_asked():
             raise Stopped(summary)
         return summary

@@ -1,26 +1,31 @@
 """Runs in processes of this machine: one per core (or GPU), one thread each, longest run first, while memory lasts."""
 
+import math
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
-from headwise.sweep.processes import worker_context
+from headwise.sweep.processes import SERVER_GONE, Worker, start, worker_context
+from headwise.sweep.sharing import Sharing
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
 
 MEMORY_SHARE = 0.8  # of the machine's, for all runs together
 TICK_SECONDS = 0.25
+SERVER_DEATHS = 20  # of the server that workers come from, which is no run's fault
 
 
 @dataclass
-class _Worker:
-    process: Any
-    pipe: Connection
+class _Place:
+    """One of the places that runs are done in at the same time: a worker, and what it works on."""
+
+    worker: Worker
     core: int
     run: Run | None = None
     heard: float = 0.0
@@ -36,9 +41,14 @@ def sweep(
     watch: Watch | None = None,
     checkpoint_seconds: float = 20.0,
     stalled_seconds: float = STALLED_SECONDS,
+    sharing: Sharing | None = None,
 ) -> Summary:
-    """Do every run of the plan; each result is in the store before the next run starts in its place."""
-    pool = _Pool(plan, store, checkpoints, workers, weights, watch or Watch(), checkpoint_seconds, stalled_seconds)
+    """Do every run of the plan; each result is in the store before the next run starts in its place.
+
+    With `sharing`, runs that another driver is at are waited for, and taken over if it dies.
+    """
+    settings = (str(checkpoints), checkpoint_seconds, str(weights) if weights else None)
+    pool = _Pool(plan, store, settings, workers, watch or Watch(), stalled_seconds, sharing or Sharing())
     try:
         return pool.work()
     finally:
@@ -50,84 +60,96 @@ class _Pool:
         self,
         plan: SweepPlan,
         store: ResultStore,
-        checkpoints: Path,
+        settings: tuple[Any, ...],
         workers: int,
-        weights: Path | None,
         watch: Watch,
-        checkpoint_seconds: float,
         stalled_seconds: float,
+        sharing: Sharing,
     ) -> None:
-        self.store, self.watch, self.stalled_seconds = store, watch, stalled_seconds
-        self.queue = list(plan.todo)
-        self.arguments = (str(checkpoints), checkpoint_seconds, str(weights) if weights else None)
+        self.store, self.watch, self.stalled_seconds, self.sharing = store, watch, stalled_seconds, sharing
+        self.queue, self.settings = list(plan.todo), settings
         self.summary = Summary(planned=len(plan.todo) + len(plan.found), found=len(plan.found))
-        self.deaths: dict[str, int] = {}
+        self.deaths: Counter[tuple[str, bool]] = Counter()  # by the run's key, and whether its server died
         self.stopping = 0
-        self.context = worker_context()
+        self.places: list[_Place] = []
         self.count = max(1, min(workers or usable_cores(), len(self.queue)))
-        self.workers = [self._start(core) for core in range(self.count)] if self.queue else []
+        if self.queue:
+            worker_context()
+            for core in range(self.count):
+                self.places.append(_Place(self._start(core), core))
 
     def work(self) -> Summary:
         self._fill()
-        while any(worker.run for worker in self.workers):
+        while any(place.run for place in self.places) or (self.queue and not self.stopping):
             self._answer_stop()
-            watched = {worker.pipe: worker for worker in self.workers} | {
-                worker.process.sentinel: worker for worker in self.workers
+            watched = {place.worker.pipe: place for place in self.places} | {
+                place.worker.process.sentinel: place for place in self.places
             }
             ready = wait(list(watched), timeout=TICK_SECONDS)
-            for worker in {id(worker): worker for worker in (watched[one] for one in ready)}.values():
-                self._hear(worker)
+            for place in {id(place): place for place in (watched[one] for one in ready)}.values():
+                self._hear(place)
             self._end_stalled()
+            self._keep_leases()
             self._fill()
         return self.summary
 
     def close(self) -> None:
-        for worker in self.workers:
-            self._end(worker)
+        for place in self.places:
+            place.worker.end()
 
     # ---- scheduling --------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Give every idle worker the longest run that fits the memory left; a run too large waits to be alone."""
-        for worker in self.workers:
-            busy = [other.run for other in self.workers if other.run]
-            if worker.run or self.stopping or not self.queue:
+        for place in self.places:
+            if place.run or self.stopping or not self.queue:
                 continue
+            busy = [other.run for other in self.places if other.run]
             room = MEMORY_SHARE * total_memory() - sum(memory(run) for run in busy)
-            fitting = next((run for run in self.queue if memory(run) <= room), None)
-            run = fitting or (None if busy else self.queue[0])
-            if run is not None:
-                self.queue.remove(run)
-                self._give(worker, run)
+            run = self._next(room) or (None if busy else self._next(math.inf))
+            if run is None:
+                return
+            self._give(place, run)
 
-    def _give(self, worker: _Worker, run: Run) -> None:
-        worker.run, worker.heard = run, time.monotonic()
+    def _next(self, room: float) -> Run | None:
+        return self.sharing.next(self.queue, lambda run: memory(run) <= room, self.summary, self.watch)
+
+    def _give(self, place: _Place, run: Run) -> None:
+        place.run, place.heard = run, time.monotonic()
         self.watch.on_start(run)
         try:
-            worker.pipe.send(run.model_dump())
+            place.worker.pipe.send(run.model_dump())
         except OSError:
-            self._bury(worker)
+            self._bury(place)
+
+    def _keep_leases(self) -> None:
+        """A run that another driver took over (this one had stopped for a while) is left to it."""
+        lost = self.sharing.beat()
+        for place in self.places:
+            if place.run and place.run.key in lost:
+                self.queue.insert(0, self._kill(place))
 
     # ---- messages ----------------------------------------------------------------------------------------------
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, place: _Place) -> None:
+        worker = place.worker
         try:
-            while worker.run and worker.pipe.poll():
-                self._take(worker, *worker.pipe.recv())
+            while place.run and worker.pipe.poll():
+                self._take(place, *worker.pipe.recv())
         except (EOFError, OSError):
             pass
         if not worker.process.is_alive():
-            self._bury(worker)
+            self._bury(place)
 
-    def _take(self, worker: _Worker, kind: str, content: Any) -> None:
-        run = worker.run
+    def _take(self, place: _Place, kind: str, content: Any) -> None:
+        run = place.run
         assert run is not None
-        worker.heard = time.monotonic()
+        place.heard = time.monotonic()
         if kind == "step":
             return self.watch.on_step(run, content)
         if kind == "points":
             return self.watch.on_points(run, content)
-        worker.run = None
+        place.run = None
         if kind == "result":
             return self._record(run, RunResult(**content))
         if kind == "disk":
@@ -139,31 +161,36 @@ class _Pool:
 
     def _record(self, run: Run, result: RunResult) -> None:
         record(run, result, self.store, self.summary, self.watch)
+        self.sharing.release([run])
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, place: _Place) -> None:
         """A worker died: another takes its place and resumes the run from its checkpoint."""
-        run, worker.run = worker.run, None
-        worker.process.join()
-        code = worker.process.exitcode
-        self.workers[self.workers.index(worker)] = self._start(worker.core)
+        place.worker.process.join()
+        text, server_died = place.worker.exit_text, place.worker.process.exitcode == SERVER_GONE
+        run = self._kill(place)
         if run is None:
             return
-        self.deaths[run.key] = self.deaths.get(run.key, 0) + 1
+        self.deaths[run.key, server_died] += 1
         self.summary.restarts += 1
-        if self.deaths[run.key] >= DEATHS:
-            message = f"its process died {DEATHS} times, last with {_exit_text(code)}"
+        if self.deaths[run.key, server_died] >= (SERVER_DEATHS if server_died else DEATHS):
+            message = f"its process died {self.deaths[run.key, server_died]} times, last with {text}"
             self._record(run, RunResult(run.key, "failed", message=message))
         else:
             self.queue.insert(0, run)
 
     def _end_stalled(self) -> None:
-        for worker in list(self.workers):
-            if worker.run and time.monotonic() - worker.heard > self.stalled_seconds:
-                run, worker.run = worker.run, None
-                worker.process.kill()
-                self._bury(worker)
+        for place in self.places:
+            if place.run and time.monotonic() - place.heard > self.stalled_seconds:
+                run = self._kill(place)
                 message = f"no step in {self.stalled_seconds:g} seconds"
                 self._record(run, RunResult(run.key, "failed", message=message))
+
+    def _kill(self, place: _Place) -> Any:
+        """End a worker at once, start another in its place, and give the run that it was at, if it was."""
+        run, place.run = place.run, None
+        place.worker.kill()
+        place.worker = self._start(place.core)
+        return run
 
     # ---- stopping ----------------------------------------------------------------------------------------------
 
@@ -171,34 +198,21 @@ class _Pool:
         asked = self.watch.stop_asked()
         if asked > self.stopping:
             self.stopping = asked
-            for worker in self.workers:
-                if not worker.run:
+            for place in self.places:
+                if not place.run:
                     continue
                 if asked == 1:
-                    worker.pipe.send(None)  # any message stops a run; this one also ends the worker
+                    with suppress(OSError):  # it died, which is heard later
+                        place.worker.pipe.send(None)  # any message stops a run; this one also ends the worker
                 else:
-                    worker.process.kill()
                     self.summary.stopped += 1
-                    worker.run = None
+                    self._kill(place)
 
-    def _start(self, core: int) -> _Worker:
+    def _start(self, core: int) -> Worker:
         from headwise.sweep.worker import serve
 
-        ours, theirs = self.context.Pipe()
         pinned = core if self.count > 1 and self.count <= (os.cpu_count() or 1) else None
-        process = self.context.Process(target=serve, args=(theirs, *self.arguments, pinned), daemon=True)
-        process.start()
-        theirs.close()
-        return _Worker(process, ours, core)
-
-    def _end(self, worker: _Worker) -> None:
-        with suppress(OSError):
-            worker.pipe.send(None)
-        worker.pipe.close()
-        worker.process.join(timeout=2)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
+        return start(serve, *self.settings, pinned)
 
 
 def usable_cores() -> int:
@@ -215,7 +229,3 @@ def total_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 8 * 2**30
-
-
-def _exit_text(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

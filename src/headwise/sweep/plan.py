@@ -87,8 +87,10 @@ class Watch:
 
 
 def record(run: Run, result: RunResult, store: ResultStore, summary: Summary, watch: Watch) -> None:
-    """A run has ended: stored first, then counted, then reported."""
-    store.add(run, result)
+    """A run has ended: stored first, then counted, then reported. Another driver may have been quicker."""
+    if not store.add(run, result):
+        summary.found += 1
+        return watch.on_end(run, result)
     summary.trained += 1
     summary.diverged += result.status == "diverged"
     summary.failed += result.status == "failed"
@@ -139,14 +141,7 @@ def _task(spec: str) -> "Task":
 def read_shard(text: str | None) -> tuple[int, int]:
     """'2/8' is shard 2 of 8, counted from 0; without text, a Slurm array says which."""
     if text is None:
-        index, count = os.environ.get("SLURM_ARRAY_TASK_ID"), os.environ.get("SLURM_ARRAY_TASK_COUNT")
-        if not index or not count:
-            return 0, 1
-        first = int(os.environ.get("SLURM_ARRAY_TASK_MIN", "0"))
-        last = int(os.environ.get("SLURM_ARRAY_TASK_MAX", str(first + int(count) - 1)))
-        if last - first + 1 != int(count):
-            raise SpecError("the shards of a Slurm array must follow each other; use --array=0-7, or give --shard i/n")
-        return int(index) - first, int(count)
+        return _slurm_shard()
     try:
         index_text, count_text = text.split("/")
         shard = int(index_text), int(count_text)
@@ -155,3 +150,22 @@ def read_shard(text: str | None) -> tuple[int, int]:
     if not 0 <= shard[0] < shard[1]:
         raise SpecError(f"shard {text} does not exist: they count from 0/{shard[1]} to {shard[1] - 1}/{shard[1]}")
     return shard
+
+
+def _slurm_shard() -> tuple[int, int]:
+    """From the variables of a Slurm array: an index that is not in the array would be a wrong part, and silently."""
+    names = ("ID", "COUNT", "MIN", "MAX")
+    given = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
+    if not given["ID"] or not given["COUNT"]:
+        return 0, 1
+    try:
+        index, count, first = (int(given[name] or 0) for name in ("ID", "COUNT", "MIN"))
+        last = int(given["MAX"] or first + count - 1)
+    except ValueError:
+        told = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise SpecError(f"cannot read the variables of a Slurm array ({told}); give --shard i/n") from None
+    if last - first + 1 != count:
+        raise SpecError("the shards of a Slurm array must follow each other; use --array=0-7, or give --shard i/n")
+    if not first <= index <= last:
+        raise SpecError(f"task {index} of a Slurm array is outside of it ({first} to {last}); give --shard i/n")
+    return index - first, count

@@ -26,6 +26,7 @@ from typing import Any
 
 from headwise.spec import SpecError
 from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
+from headwise.sweep.sharing import Sharing
 from headwise.training.run import Point, Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
@@ -46,13 +47,15 @@ def sweep(
     checkpoint_seconds: float = 20.0,
     stalled_seconds: float = STALLED_SECONDS,
     place_seconds: float = PLACE_SECONDS,
+    sharing: Sharing | None = None,
 ) -> Summary:
     """Do every run of the plan on the cluster at `address`, or on the one this process is connected to already."""
     if not plan.todo:
         return Summary(planned=len(plan.found), found=len(plan.found))
     settings = (_everywhere(checkpoints), checkpoint_seconds, _everywhere(weights) if weights else None)
     with _connected(address):
-        driver = _Driver(plan, store, settings, watch or Watch(), stalled_seconds, place_seconds)
+        seconds = stalled_seconds, place_seconds
+        driver = _Driver(plan, store, settings, watch or Watch(), seconds, sharing or Sharing())
         try:
             return driver.work()
         finally:
@@ -79,13 +82,19 @@ class _Flight:
 
 class _Driver:
     def __init__(
-        self, plan: SweepPlan, store: ResultStore, settings: tuple[Any, ...], watch: Watch, stalled: float, place: float
+        self,
+        plan: SweepPlan,
+        store: ResultStore,
+        settings: tuple[Any, ...],
+        watch: Watch,
+        seconds: tuple[float, float],
+        sharing: Sharing,
     ) -> None:
         import ray
 
         self.ray: Any = ray
-        self.store, self.watch = store, watch
-        self.stalled_seconds, self.place_seconds = stalled, place
+        self.store, self.watch, self.sharing = store, watch, sharing
+        self.stalled_seconds, self.place_seconds = seconds
         self.queue = list(plan.todo)
         self.flying: dict[Any, _Flight] = {}  # by the reference to what it will give
         self.flights = 0
@@ -98,13 +107,18 @@ class _Driver:
 
     def work(self) -> Summary:
         self._fill()
-        while self.flying:
+        while self.flying or (self.queue and not self.stopping):
             self._answer_stop()
             self._read_board()
             waiting = list(self.flying)
-            for reference in self.ray.wait(waiting, num_returns=len(waiting), timeout=TICK_SECONDS)[0]:
+            if not waiting:  # other drivers are at all that is left
+                time.sleep(TICK_SECONDS)
+            for reference in (
+                self.ray.wait(waiting, num_returns=len(waiting), timeout=TICK_SECONDS)[0] if waiting else ()
+            ):
                 self._land(reference)
             self._end_stalled()
+            self._keep_leases()
             self._check_places()
             self._fill()
         return self.summary
@@ -121,13 +135,31 @@ class _Driver:
         if self.stopping or not self.queue:
             return
         room = 2 + 2 * int(self.ray.cluster_resources().get("CPU", 0)) - len(self.flying)
-        while self.queue and room > 0:
-            run = self.queue.pop(0)
+        while room > 0:
+            run = self.sharing.next(self.queue, lambda run: True, self.summary, self.watch)
+            if run is None:
+                return
             room -= 1
             self.flights += 1
             task = self.task.options(**_resources(run), name=f"run {run.key}")
             reference = task.remote(run.model_dump(), run.key, self.flights, *self.settings)
             self.flying[reference] = _Flight(run, self.flights)
+
+    def _landed(self) -> list[Any]:
+        """What has ended within a moment; there may be nothing to wait for but other drivers."""
+        waiting = list(self.flying)
+        if waiting:
+            return list(self.ray.wait(waiting, num_returns=len(waiting), timeout=TICK_SECONDS)[0])
+        time.sleep(TICK_SECONDS)
+        return []
+
+    def _keep_leases(self) -> None:
+        """A run that another driver took over (this one had stopped for a while) is left to it."""
+        lost = self.sharing.beat()
+        for reference, flight in list(self.flying.items()):
+            if flight.run.key in lost:
+                self._drop(reference)
+                self.queue.insert(0, flight.run)
 
     def _check_places(self) -> None:
         """A run that fits on no node would wait forever; it gets the time that a new node may need."""
@@ -178,6 +210,7 @@ class _Driver:
 
     def _record(self, run: Run, result: RunResult) -> None:
         record(run, result, self.store, self.summary, self.watch)
+        self.sharing.release([run])
 
     def _bury(self, run: Run, error: Exception) -> None:
         """A worker or its node died: the run goes on from its checkpoint in another, before all that wait."""

@@ -11,6 +11,7 @@ from headwise.layers.cpu.compiled import KernelSize, StripSize
 from headwise.options import FACTS, ModelOptions
 from headwise.spec import SpecError
 from headwise.store.store import Store
+from headwise.sweep.known import as_known
 from headwise.sweep.plan import Watch, sample_tokens, work
 from headwise.training.run import Execution, Run
 
@@ -47,24 +48,18 @@ def resolve(device: str, precision: str) -> Execution:
 def fitted(
     runs: list[Run], execution: Execution, store: Store | None = None, sources: dict[str, str] | None = None
 ) -> list[Run]:
-    """The runs as they are planned here: as the store already has them, else with the faster path.
+    """The runs as they are planned here: as the store already knows them, else with the faster path.
 
     Runs of a task that reads data get the hash of that data; `sources` says where, by the task's name.
 
     Kernels take a second or two to compile, so they are for runs that are not over by then, on a machine where they can
     be compiled and win a race.
     """
-    stored = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
     if execution.path == "fast":
         generated = execution.replace(path="generated")
         planned = [run.replace(execution=generated) if _pays(run) else run for run in planned]
-    return [stored.get(_identity(run), run) for run in planned]
-
-
-def _identity(run: Run) -> tuple[str, str]:
-    """Equal for runs that differ only in what was resolved for a machine."""
-    return run.cell_key, run.content
+    return as_known(planned, store)
 
 
 def _with_data(run: Run, sources: dict[str, str]) -> Run:

@@ -4,9 +4,8 @@ trained = headwise.train(task="text:my.txt", shape="w128-h4-L4", steps=500)
 trained.metrics["error"], trained.run.key
 """
 
-import json
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any, Unpack
 from headwise.cost import fitting_micro_batches
 from headwise.shape import ModelShape
 from headwise.shown import Shown
-from headwise.spec import SpecError
+from headwise.spec import SpecError, read_json_text, read_text
 from headwise.store.opening import StoreLike, opened
 from headwise.store.rows import at_rate, at_rates, best_rate
 from headwise.store.store import Store
 from headwise.sweep.drive import conduct
+from headwise.sweep.known import finished_cells, identity
 from headwise.sweep.plan import make_plan
 from headwise.sweep.resolve import fitted, resolve
 from headwise.sweep.tracking import tracked
@@ -96,6 +96,7 @@ def train(
     tokenizer: str = "",
     seed: int = 0,
     keep_weights: bool = False,
+    again: bool = False,
     store: StoreLike = None,
     checkpoints: str | Path | None = None,
     track: str = "",
@@ -108,8 +109,9 @@ def train(
     `family` and `options` say what kind of model in place of the task's usual one (`family="gpt2"`,
     `options={"tied": False}`), and `recipe` how it is trained: optimizer, weight_decay, warm_up, clip, betas, schedule,
     final_learning_rate.
-    What the store holds is found and not trained again. A run (or its JSON, or a file that holds it) is done by itself
-    in this process, as torchrun starts it, and stored where a store is named. `track` mirrors curves to tensorboard or
+    What the store holds, by whatever device or kernels it was done, is found and not trained again, unless `again` asks
+    for that: then the first result stays in the store, and what is given is the new one. A run (or its JSON, or a file
+    that holds it) is done by itself in this process, as torchrun starts it. `track` mirrors curves to tensorboard or
     wandb as they are measured.
 
     Training on a task starts a process, so a script does it under `if __name__ == "__main__"`. An interrupt saves and
@@ -119,7 +121,7 @@ def train(
         raise SpecError("give either a run (a JSON file) or a --task, as in: headwise train --task recall")
     shown = tracked(watching, track, PROJECT)
     if run:
-        return _train_given(_read(run) if isinstance(run, str) else run, store, checkpoints, shown)
+        return _train_given(_read(run) if isinstance(run, str) else run, store, checkpoints, again, shown)
     asked, rates = asked_task(task, context=context, tokenizer=tokenizer), _rates(learning_rate)
     model = ModelShape.parse(shape or asked.usual_shape)
     kind = asked_options(asked.default_options(), asked.tokens, family, options or {})
@@ -130,6 +132,9 @@ def train(
         if len(rates) > 1:
             trials = _done(at_rates(wanted, rates), source, keep_weights, shown, "learning rates")
             wanted = at_rate(wanted, best_rate(trials, source))
+        if again:
+            (planned,) = fitted([wanted], resolve("auto", "auto"))
+            return _train_given(planned, source, source.files / "checkpoints", again, shown)
         (planned,) = _done([wanted], source, keep_weights, shown, f"learning rate {wanted.recipe.learning_rate:g}")
         pair = source.get(planned.key)
     assert pair is not None
@@ -144,20 +149,30 @@ def _done(runs: list[Run], store: Store, keep_weights: bool, watching: Watching,
     return planned
 
 
-def _train_given(run: Run, store: StoreLike, checkpoints: str | Path | None, watching: Watching) -> Trained:
-    """By itself in this process: what torchrun starts once for each device, of which the first one stores."""
+def _train_given(
+    run: Run, store: StoreLike, checkpoints: str | Path | None, again: bool, watching: Watching
+) -> Trained:
+    """By itself in this process: what torchrun starts once for each device, of which the first one knows the store."""
+    from headwise.training.distributed import Workers
+    from headwise.training.doctor import check_runnable
     from headwise.training.loop import train_run
     from headwise.training.machine import use_one_core
 
     use_one_core()
-    first = os.environ.get("RANK", "0") == "0"
-    with (watching if first else unwatched)([run], "") as watch:
-        settings: dict[str, Any] = {"on_step": partial(watch.on_step, run), "on_points": partial(watch.on_points, run)}
-        watch.on_start(run)
-        result = train_run(run, checkpoints=None if checkpoints is None else Path(checkpoints), **settings)
-        watch.on_end(run, result)
-    if store is not None and first:
-        with opened(store) as source:
+    check_runnable(run)
+    workers = Workers(run)
+    with opened(store) if workers.first else nullcontext() as source:
+        known = finished_cells(source).get(identity(run)) if source and not again else None
+        stored = source.get(known.key) if source and known else None
+        if pair := workers.share(stored):
+            return Trained(*pair)
+        with (watching if workers.first else unwatched)([run], "") as watch:
+            settings: dict[str, Any] = {"on_step": partial(watch.on_step, run)}
+            settings |= {"on_points": partial(watch.on_points, run)}
+            watch.on_start(run)
+            result = train_run(run, checkpoints=None if checkpoints is None else Path(checkpoints), **settings)
+            watch.on_end(run, result)
+        if source:
             source.add(run, result)
     return Trained(run, result)
 
@@ -172,7 +187,8 @@ def _rates(text: float | Sequence[float] | str) -> tuple[float, ...]:
 
 
 def _read(spec: str) -> Run:
-    try:
-        return Run(**json.loads(spec if spec.lstrip().startswith("{") else Path(spec).read_text()))
-    except (OSError, json.JSONDecodeError, TypeError) as error:
-        raise SpecError(f"cannot read a run from '{spec}': {error}") from None
+    given = spec.lstrip().startswith("{")
+    document = read_json_text(spec if given else read_text(spec, "a run"), "a run" if given else f"'{spec}'")
+    if not isinstance(document, dict):
+        raise SpecError(f"'{spec}' holds no run: a JSON object with its fields is expected")
+    return Run(**document)

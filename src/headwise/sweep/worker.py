@@ -1,6 +1,6 @@
 """What a worker process does: take runs from a pipe, train them, give results back.
 
-A message during a run means stop: checkpoint, and say so. So does the end of the pipe: the driver was killed.
+A message during a run means stop: checkpoint, and say so. A worker whose driver was killed ends at once (`processes`).
 """
 
 import os
@@ -21,7 +21,6 @@ torch.zeros(1)  # loaded once, in the process that workers are forked from
 
 def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, core: int | None) -> None:
     """Answer with ("step", n), ("points", list), ("result", dict), ("stopped", step text) or ("disk", sentence)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     terminated: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
     machine.use_one_core()

@@ -22,7 +22,9 @@ from headwise.layers.cpu import tiled
 from headwise.layers.functional import pad_ranks
 from headwise.shape import AttentionShape
 from headwise.shown import Shown
+from headwise.spec import SpecError
 from headwise.training import machine
+from headwise.training.run import Run
 
 PROBE_SECONDS = 60
 USUAL_SHAPES = ("w512-h8", "w512-h8-g2", "w512-h8-r64-v128", "w512-h512")
@@ -110,20 +112,42 @@ def probe_precision(name: str) -> Precision:
 
 
 def worth_using(name: str) -> bool:
-    """Whether a type is safe and faster here; tried once for a processor and a version of torch, then remembered."""
+    """Whether a type is safe and faster here."""
+    tried = _remembered(name)
+    return bool(tried["safe"] and (tried["speed"] or 0.0) > 1.1)
+
+
+def _remembered(name: str) -> dict[str, Any]:
+    """How a trial of a type ended: made once for a processor and a version of torch."""
     memory = Path(user_cache_dir("headwise")) / "precisions.json"
     key = f"{name}, torch {torch.__version__}, {machine.environment()['processor']}"
     try:
-        known = json.loads(memory.read_text())
-    except (OSError, ValueError):
+        known = dict(json.loads(memory.read_text()))
+    except (OSError, ValueError, TypeError):
         known = {}
-    if key not in known:
+    if not isinstance(known.get(key), dict):
         tried = probe_precision(name)
-        known[key] = tried.safe and (tried.speed or 0.0) > 1.1
+        known[key] = {"safe": tried.safe, "speed": tried.speed}
         with suppress(OSError):  # an unwritable cache only means trying again
             memory.parent.mkdir(parents=True, exist_ok=True)
             memory.write_text(json.dumps(known))
-    return bool(known[key])
+    return dict(known[key])
+
+
+def check_runnable(run: Run) -> None:
+    """A run as it is given names its own devices and precision: refuse what would kill this process, or hang it."""
+    execution = run.execution
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != str(execution.devices):
+        raise SpecError(
+            f"the run is shared by {execution.devices} processes, and {started} was started: "
+            f"torchrun --nproc-per-node {execution.devices} -m headwise train RUN.json starts as many"
+        )
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not here[execution.device]:
+        raise SpecError(f"the run is for {execution.device}, which is not there; headwise doctor lists what is")
+    if (execution.device, execution.precision) == ("cpu", "bfloat16") and not _remembered("bfloat16")["safe"]:
+        raise SpecError("the run is in bfloat16, which is not safe on this processor; headwise doctor says why")
 
 
 def precisions() -> list[Precision]:

@@ -5,7 +5,12 @@ system after every step; and two processes of one thread each beat one process o
 """
 
 import ctypes
+import hashlib
+import os
+import platform
 import sys
+from functools import cache
+from pathlib import Path
 
 
 def use_one_core() -> None:
@@ -30,9 +35,6 @@ def keep_memory() -> None:
 
 def environment() -> dict[str, str]:
     """What a number may depend on beside its run: versions and the kind of machine."""
-    import os
-    import platform
-
     import numpy
     import torch
 
@@ -80,3 +82,47 @@ def peak_memory(device: str) -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+# ---- processes by name ---------------------------------------------------------------------------------------------
+
+
+def process_name(pid: int) -> str:
+    """A name that no other process ever has, on any machine; it can stand in the name of a file."""
+    return "-".join((*_machine(), str(pid), str(_started(pid) or 0)))
+
+
+def is_gone(name: str) -> bool:
+    """Whether the process of that name is known to have ended: it was on this machine, and is not there any more."""
+    host, boot, pid, started = (name.split("-") + [""] * 4)[:4]
+    if host != _machine()[0] or sys.platform == "win32" or not (pid.isdigit() and started.isdigit()):
+        return False
+    return boot != _machine()[1] or _started(int(pid)) != int(started)
+
+
+@cache
+def _machine() -> tuple[str, str]:
+    """Which one, and which of its starts. Containers may share a host's name, but not the numbers of processes."""
+    try:
+        space, boot = os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        space = boot = ""
+    host, boot = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in (platform.node() + space, boot))
+    return host, boot
+
+
+def _started(pid: int) -> int | None:
+    """When a process began, in the system's ticks; 0 where it does not say, None where there is no such process."""
+    if Path("/proc/self/stat").exists():  # elsewhere than on Linux there is none
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return None if fields[0] in "ZX" else int(fields[19])
+        except (OSError, IndexError, ValueError):
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:  # another user's
+        pass
+    return 0

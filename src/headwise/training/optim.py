@@ -114,9 +114,11 @@ class Muon:
         ahead = self.group.gradients.lerp(self.momentum, momentum)
         values = self.group.values.data
         values.mul_(1 - rate * self.recipe.weight_decay)
+        largest = torch.finfo(values.dtype).max  # torch refuses a larger factor; with this one a run diverges
         for start, end, (rows, columns) in self.slices:
             update = orthogonalised(ahead[start:end].view(rows, columns))
-            values[start:end].view(rows, columns).sub_(update, alpha=rate * math.sqrt(max(1, rows / columns)))
+            factor = min(rate * math.sqrt(max(1, rows / columns)), largest)
+            values[start:end].view(rows, columns).sub_(update, alpha=factor)
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

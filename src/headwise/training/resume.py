@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from headwise.spec import SpecError
+from headwise.training.machine import is_gone, process_name
 
+OLD_SECONDS = 24 * 3600.0  # of a half-written file
 Contents = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -119,8 +122,8 @@ def write(path: Location, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     digest = _digest(kept, facts)
     data = save(kept, {"digest": digest, "facts": json.dumps(facts)})
-    # An orphan of a killed driver, or of a node that was given up too early, may still write its own.
-    fresh = path.with_name(f"{path.name}.{uuid4().hex}.new")
+    # Another process may be at the same run: where its driver was taken for dead, or where a run is given by hand.
+    fresh = path.with_name(f"{path.name}.{process_name(os.getpid())}.{uuid4().hex[:8]}.new")
     try:
         _write_through(fresh, data)
         with suppress(FileNotFoundError):
@@ -161,8 +164,24 @@ def read(path: Location) -> Contents | None:
 def remove(path: Location) -> None:
     """Remove a finished run's checkpoints; one that cannot be removed does not lose the run's result."""
     with suppress(OSError):
-        for candidate in (path, previous(path), *path.parent.glob(f"{path.name}.*.new")):
+        for candidate in (path, previous(path)):
             candidate.unlink(missing_ok=True)
+    remove_abandoned(path)
+
+
+def remove_abandoned(path: Location) -> None:
+    """Remove what killed processes have left half written beside `path`; what living ones write stays."""
+    with suppress(OSError):
+        for file in path.parent.glob(f"{path.name}.*.new"):
+            writer = file.name.removeprefix(f"{path.name}.").split(".")[0]
+            unnamed = "-" not in writer  # by an older version
+            if unnamed or writer == process_name(os.getpid()) or is_gone(writer) or _is_old(file):
+                file.unlink(missing_ok=True)
+
+
+def _is_old(file: Location) -> bool:
+    """Nobody writes for so long; the clock that counts is that of the file system."""
+    return isinstance(file, Path) and time.time() - file.stat().st_mtime > OLD_SECONDS
 
 
 def previous(path: Location) -> Location:

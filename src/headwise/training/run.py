@@ -100,6 +100,14 @@ class Run(JsonSpec):
             raise SpecError(f"a task needs a name, as in {{'name': 'nearest-neighbor'}}, not {task}")
         return task
 
+    @field_validator("begin")
+    @classmethod
+    def _described(cls, begin: dict[str, Any]) -> dict[str, Any]:
+        before = begin.get("run", {})
+        if not isinstance(before, dict) or not isinstance(before.get("task", {}), dict):
+            raise SpecError(f"what a run begins with must be a run with a task, not {str(before)[:60]}")
+        return begin
+
     @property
     def model_shape(self) -> ModelShape:
         return ModelShape.parse(self.shape)

@@ -12,8 +12,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
-import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from platformdirs import user_cache_dir
+from headwise.layers.cpu.kernel_cache import compile_into, discard, is_sound, kernel_folder, notice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +82,7 @@ MACROS = {
 
 def uncompiled(sizes: Iterable[KernelSize]) -> list[KernelSize]:
     """Those that this machine has not compiled yet."""
-    return [size for size in sorted(set(sizes), key=_command) if not _place(_command(size)).exists()]
+    return [size for size in sorted(set(sizes), key=_command) if not is_sound(_place(_command(size)))]
 
 
 def prepare(sizes: Iterable[KernelSize]) -> None:
@@ -99,6 +97,16 @@ def prepare(sizes: Iterable[KernelSize]) -> None:
 
 
 @cache
+def library(size: KernelSize) -> Any:
+    """The compiled source; its functions take addresses and numbers, and return nothing."""
+    try:
+        return ctypes.CDLL(str(_compiled(size)))
+    except OSError:  # whole, but not for this system
+        discard(_place(_command(size)))
+        return ctypes.CDLL(str(_compiled(size)))
+
+
+@cache
 def usable(size: KernelSize) -> bool:
     """Whether it can be compiled and loaded here; if not, a warning says why, once."""
     try:
@@ -106,15 +114,9 @@ def usable(size: KernelSize) -> bool:
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
         reason = next((line for line in said if "error" in line), str(error))
-        warnings.warn(f"{size} could not be compiled or loaded, so torch's kernels serve: {reason}", stacklevel=2)
+        notice(f"{size} could not be compiled or loaded ({reason})")
         return False
     return True
-
-
-@cache
-def library(size: KernelSize) -> Any:
-    """The compiled source; its functions take addresses and numbers, and return nothing."""
-    return ctypes.CDLL(str(_compiled(size)))
 
 
 def call(function: Any, tensors: Sequence["Tensor | None"], *numbers: int | float) -> None:
@@ -135,7 +137,7 @@ def tried(size: KernelSize, code: str) -> None:
 def _compiled(size: KernelSize) -> Path:
     command = _command(size)
     place = _place(command)
-    if not place.exists():
+    if not is_sound(place):
         _compile(command)
     return place
 
@@ -159,7 +161,7 @@ def _place(command: list[str]) -> Path:
     """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
     sources = [Path(command[-1]).read_text(), (FOLDER / "tiles.h").read_text()]
     name = hashlib.sha256("\0".join([*command[:-1], processor(), _instructions(), *sources]).encode()).hexdigest()[:24]
-    return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
+    return kernel_folder() / f"{name}.so"
 
 
 def processor() -> str:
@@ -184,10 +186,4 @@ def _instructions() -> str:
 
 
 def _compile(command: list[str]) -> None:
-    """Under another name first: several processes may compile the same one at the same time."""
-    place = _place(command)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        made = Path(folder) / place.name
-        subprocess.run([*command, "-o", str(made)], check=True, capture_output=True, timeout=300)
-        made.replace(place)
+    compile_into(_place(command), command)

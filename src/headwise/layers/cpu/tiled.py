@@ -256,14 +256,14 @@ library.backward(*[room] * 18, *numbers)
 """
 
 
-def served(x: Tensor, weight: Tensor, width: int, size: KernelSize | None = None) -> bool:
+def served(x: Tensor, weight: Tensor, width: int, size: KernelSize) -> bool:
     """Whether kernels can take such tokens to such weights: on a processor, of one type, not lowered by autocast.
 
     Where kernels do not work, or this one cannot be compiled or loaded, torch's serve, and a warning says so once.
     """
     alike = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype and x.shape[-1] == width
     asked = alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
-    return asked and _working() and (size is None or usable(size))
+    return asked and _working() and usable(size)
 
 
 @cache

@@ -1,0 +1,1 @@
+"""A machine that goes on attacking: `make soak MINUTES=20`."""
