@@ -113,7 +113,7 @@ class FixedData:
     """The task, with one batch for ever."""
 
     def __init__(self, task, batch):
-        self.loss, self.batch = task.loss, batch
+        self.training_loss, self.batch = task.training_loss, batch
 
     def draw(self, *address):
         return self.batch

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import MLPSize, NormSize
+from headwise.layers.cpu.compiled import CrossEntropySize, MLPSize, NormSize
+from headwise.layers.cpu.cross_entropy import FusedCrossEntropy, cross_entropy_size
+from headwise.layers.cpu.linear import product
 from headwise.layers.cpu.mlp import TiledMLP, mlp_size, panelled
 from headwise.layers.cpu.norm import NormKind, TiledNorm, norm_size
 from headwise.layers.cpu.tiled import served
@@ -45,16 +47,16 @@ class Norm(Pathed):
     def of_sum(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x + added (x, if nothing is), and its norm: one visit to each token on the `generated` path."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        weight = self.scale if self.kind == "unit" else self.weight
+        weight = self.weight if self.scale is None else self.scale
         if size is not None and served(x, x if weight is None else weight, self.width):
             total, normed = TiledNorm.apply(x, added, weight, self.bias, self.eps, size)
             return total, normed
         x = x if added is None else x + added
+        if self.scale is not None:
+            return x, F.normalize(x, dim=-1, eps=self.eps) * self.scale
         if self.kind == "layer":
             return x, F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
-        if self.kind == "rms":
-            return x, F.rms_norm(x, (self.width,), self.weight, self.eps)
-        return x, F.normalize(x, dim=-1, eps=self.eps) * self.scale
+        return x, F.rms_norm(x, (self.width,), self.weight, self.eps)
 
     def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> NormSize | None:
         return norm_size(self.kind, self.width, dtype)
@@ -118,13 +120,15 @@ class MLP(Pathed):
             made, sums = self.prepared.get(self._panels)
             output: Tensor = TiledMLP.apply(x, residual, *made, size, sums)
             return output
-        hidden = self.input(x)
+        multiply = product if self.path == "generated" else F.linear
+        hidden = multiply(x, self.input.weight, self.input.bias)
         activate = ACTIVATIONS[self.activation]
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
-            output = self.output(activate(gate) * hidden)
+            hidden = activate(gate) * hidden
         else:
-            output = self.output(activate(hidden))
+            hidden = activate(hidden)
+        output = multiply(hidden, self.output.weight, self.output.bias)
         return output if residual is None else residual + output
 
     def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
@@ -137,6 +141,39 @@ class MLP(Pathed):
 
     def _panels(self) -> tuple[Tensor, ...]:
         return panelled(self.input.weight, self.input.bias, self.output.weight, self.output.bias, self.gated)
+
+
+class CrossEntropy(Pathed):
+    """Σ weight · cross-entropy, of tokens' vectors and the table of an output projection; labels of weight 0 are free.
+
+    On the `generated` path a batch's logits are never there all at once, and those that do not count are not made.
+    """
+
+    def __init__(self, softcap: float) -> None:
+        super().__init__()
+        self.softcap = softcap
+
+    def forward(self, x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor) -> Tensor:
+        """Of (N, width), (vocab, width), (vocab), (N) and (N)."""
+        size = self.kernel(1, x.dtype) if self.path == "generated" else None
+        if size is not None and served(x, table, table.shape[1]):
+            loss: Tensor = FusedCrossEntropy.apply(x, table, bias, labels, weights, self.softcap, size)
+            return loss
+        logits = self.capped(F.linear(x, table, bias))
+        return (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+    def capped(self, logits: Tensor) -> Tensor:
+        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits
+
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> CrossEntropySize | None:
+        return cross_entropy_size(self.softcap, dtype)
+
+
+def counted(labels: Tensor, weights: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Labels, weights and others of the tokens that count, (N, ...): all but those of weight 0."""
+    tokens = tuple(one.flatten(0, 1) for one in (labels, weights, *others))
+    counts = tokens[1] != 0
+    return tokens if bool(counts.all()) else tuple(one[counts] for one in tokens)
 
 
 class Block(nn.Module):
@@ -165,8 +202,8 @@ class Block(nn.Module):
         if self.place == "pre" and self.residual:
             return self._before(x, attend)
         norms = iter(cast(list[Norm], self.norms))
-        x = self._around(x, norms, attend)
-        return x if self.mlp is None else self._around(x, norms, lambda y: self.dropout(self.mlp(y)))
+        x, mlp = self._around(x, norms, attend), self.mlp
+        return x if mlp is None else self._around(x, norms, lambda y: self.dropout(mlp(y)))
 
     def _before(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """The usual block, with each norm and each addition in one visit to the residual stream."""

@@ -64,6 +64,12 @@ class NormSize(KernelSize):
     kind: str  # as tiled_norm.cpp calls it
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropySize(KernelSize):
+    source: ClassVar[str] = "cross_entropy"
+    capped: bool
+
+
 MACROS = {
     "real": "REAL",
     "tokens": "N",
@@ -76,6 +82,7 @@ MACROS = {
     "activation": "ACTIVATION",
     "gated": "GATED",
     "kind": "KIND",
+    "capped": "CAPPED",
 }
 
 

@@ -48,8 +48,8 @@ def panelled(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, gated
 class TiledMLP(torch.autograd.Function):
     """act(x W₁ᵀ + b₁) W₂ᵀ + b₂: (..., W) give (..., W); gated, the second half of W₁ multiplies the activated first.
 
-    A `residual`, if given, is added. `first` and `second` are W₁ᵀ and W₂ in panels; the kernel also wants W₁ and W₂ᵀ as they are. `sums`, if given, are
-    what the derivatives of first, b₁, second and b₂ are added to.
+    A `residual`, if given, is added. `first` and `second` are W₁ᵀ and W₂ in panels; the kernel also wants W₁ and W₂ᵀ
+    as they are. `sums`, if given, are what the derivatives of first, b₁, second and b₂ are added to.
     """
 
     @staticmethod

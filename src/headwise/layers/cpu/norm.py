@@ -35,7 +35,13 @@ class TiledNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, size: NormSize
+        ctx: Any,
+        x: Tensor,
+        added: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        size: NormSize,
     ) -> tuple[Tensor, Tensor]:
         x = x.contiguous()
         added = None if added is None else added.contiguous()
