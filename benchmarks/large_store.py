@@ -23,7 +23,10 @@ def fill(path, rows=100_000, results=RESULTS):
     with Store.from_parquet(results) as known, Store(path) as store:
         originals = known._select()
         points = {
-            table: {row["key"]: known._query(f"SELECT step, name, value FROM {table} WHERE key = ?", row["key"]) for row in originals}
+            table: {
+                row["key"]: known._query(f"SELECT step, name, value FROM {table} WHERE key = ?", row["key"])
+                for row in originals
+            }
             for table in POINTS
         }
         connection = store._connection

@@ -165,7 +165,7 @@ def judge_all(study: Study, store: Store) -> list[Judgement]:
 
 
 def _remedy(study: Study, preset: str, rows: list[Row]) -> Remedy:
-    """What would resolve a claim that is open: the preset's missing runs. To price them loads their tasks, and torch."""
+    """What would resolve a claim that is open: the preset's missing runs. Their price loads torch."""
     done = {_spot(row.cell, row.seed) for row in rows}
     todo = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) not in done]
     trials = [cell.run for cell in study.trials(preset)] if todo and not rows else []
