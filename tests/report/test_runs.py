@@ -30,7 +30,7 @@ def printed(*parts):
 @settings(max_examples=25)
 def test_any_runs_print_in_80_columns(results):
     stored = [StoredRun(run, result) for run, result in results]
-    lines = printed(runs_table(stored)).splitlines()
+    lines = printed(runs_table(stored, 16)).splitlines()
     assert all(cell_len(line) <= 80 for line in lines)
     for one in stored:
         assert rerun_key(rerun_command(one.run)) == rerun_key(_folded(one.run)) == one.run.key
@@ -44,11 +44,11 @@ def rerun_key(command):
 
 
 def test_runs_make_a_table():
-    assert "No runs" in printed(runs_table([]))
+    assert "No runs" in printed(runs_table([], 16))
     done, failed = make_run(0), make_run(1, shape="w1024-h16x4,8x4-c128-p32")
     message = "Traceback\nValueError: odd"
     stored = [StoredRun(done, make_result(done)), StoredRun(failed, RunResult(failed.key, "failed", message=message))]
-    text = printed(runs_table(stored))
+    text = printed(runs_table(stored, 16))
     assert all(word in text for word in ("key", "status", "shape", "error", "0.5", "ValueError: o", done.key[:6]))
     assert "Traceback" not in text
 

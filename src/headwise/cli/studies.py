@@ -20,6 +20,7 @@ from headwise.cli.terminal import (
     watched,
 )
 
+MOST_RUNS = 40  # lines of a table
 StudyName = Annotated[
     str, typer.Argument(help="A study (headwise study list), or a .py file of your own.", show_default=False)
 ]
@@ -144,6 +145,9 @@ def runs_list(
     context: typer.Context,
     status: Annotated[str, typer.Option(help="Only done, diverged or failed.", show_default="all")] = "",
     task: Annotated[str, typer.Option(help="Only runs of this task.", show_default="all")] = "",
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many, the newest.", min=1, show_default="40; all with --json")
+    ] = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,9 +155,10 @@ def runs_list(
     if context.invoked_subcommand:
         return
     import headwise
-    from headwise.report.runs import runs_table
+    from headwise.report.runs import runs_lines
 
-    show_or_json(headwise.runs(store, status=status, task=task), as_json, lambda stored: [runs_table(stored)])
+    most = limit or (0 if as_json else MOST_RUNS)
+    show_or_json(headwise.runs(store, status=status, task=task, limit=most), as_json, runs_lines)
 
 
 @runs_app.command("show", epilog="Example: headwise runs show 82cd05")

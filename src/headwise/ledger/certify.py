@@ -9,7 +9,13 @@ from headwise.theory.exact import Values
 from headwise.training.run import Run, RunResult
 
 STANDARD_ERRORS = 4.0
-_TASK = {"name": "nearest-neighbor", "points": 2, "layout": "orthogonal", "queries": "separate"}
+_TASK: dict[str, str | int] = {
+    "name": "nearest-neighbor",
+    "points": 2,
+    "layout": "orthogonal",
+    "queries": "separate",
+}
+COVERED = {f"task.{name}": [value] for name, value in _TASK.items()} | {"options.norm": ["none"]}  # in a store
 _SCALAR = ("random-heads", "fitted-heads")  # constructions whose values are multiples of I
 
 

@@ -150,14 +150,22 @@ def judge_all(study: Study, store: Store) -> list[Judgement]:
     whole = (preset for preset, some in rows.items() if some and _covers(study, preset, some))
     used = next(whole, next((preset for preset, some in rows.items() if some), "laptop"))
     larger = "paper" if used == "laptop" and rows[used] and "paper" in study.presets else "laptop"
-    remedy, mine = _remedy(study, larger, rows.get(larger, [])), rows.get(used, [])
+    mine = rows.get(used, [])
     done = _covers(study, used, mine)
-    judgements = [judge_claim(claim, used, mine, remedy, done) for claim in study.claims]
-    return [replace(judgement, scale=_scale(study, used, mine, judgement.runs, store)) for judgement in judgements]
+    judgements = [judge_claim(claim, used, mine, whole=done) for claim in study.claims]
+    remedy = _remedy(study, larger, rows.get(larger, [])) if any(one.verdict == "open" for one in judgements) else None
+    return [
+        replace(
+            judgement,
+            remedy=remedy if judgement.verdict == "open" else None,
+            scale=_scale(study, used, mine, judgement.runs, store),
+        )
+        for judgement in judgements
+    ]
 
 
 def _remedy(study: Study, preset: str, rows: list[Row]) -> Remedy:
-    """What would resolve a claim that is open: the preset's missing runs."""
+    """What would resolve a claim that is open: the preset's missing runs. Their price loads torch."""
     done = {_spot(row.cell, row.seed) for row in rows}
     todo = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) not in done]
     trials = [cell.run for cell in study.trials(preset)] if todo and not rows else []

@@ -23,6 +23,7 @@ Function = Callable[[Tensor], Tensor]
 
 EXACT_SIZE = 2048  # up to this many inputs a Jacobian is written out: 7 seconds on one core, 32 MB
 STEPS, CHECKED_EVERY = 400, 20  # of Lanczos above it: two products with the Jacobian each
+LONG = 2  # times as many rows as columns, or the other way round
 TOLERANCE = 0.05  # relative error at which an extreme counts as converged
 
 
@@ -47,9 +48,17 @@ def condition_of(values: Tensor) -> Tensor:
 def condition_number(matrices: Tensor, *, centred: bool = False) -> Tensor:
     """For each matrix of (..., rows, columns); `centred`, without the mean of its rows and the rank that takes."""
     if not centred:
-        return condition_of(torch.linalg.svdvals(matrices))
-    values = torch.linalg.svdvals(matrices - matrices.mean(-2, keepdim=True))
+        return condition_of(_values_of(matrices))
+    values = _values_of(matrices - matrices.mean(-2, keepdim=True))
     return condition_of(values[..., : matrices.shape[-2] - 1])
+
+
+def _values_of(matrices: Tensor) -> Tensor:
+    """Singular values; of a long or wide matrix those of its triangular factor, which are the same and sooner had."""
+    rows, columns = matrices.shape[-2:]
+    if max(rows, columns) < LONG * min(rows, columns):
+        return torch.linalg.svdvals(matrices)
+    return torch.linalg.svdvals(torch.linalg.qr(matrices if rows > columns else matrices.mT, mode="r").R)
 
 
 def rank_of(values: Tensor, form: RankForm = "entropy") -> Tensor:
@@ -73,7 +82,7 @@ def rank_of(values: Tensor, form: RankForm = "entropy") -> Tensor:
 
 def effective_rank(matrices: Tensor, form: RankForm = "entropy") -> Tensor:
     """Of each matrix of (..., rows, columns); see `rank_of`."""
-    return rank_of(torch.linalg.svdvals(matrices), form)
+    return rank_of(_values_of(matrices), form)
 
 
 # ---- Jacobians -----------------------------------------------------------------------------------------------------

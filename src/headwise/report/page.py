@@ -89,14 +89,14 @@ def write_report(
     page's folder, beside the store by default. `watch` is given the studies and gives them back one by one: it may
     show how far the work has come.
     """
-    from headwise.ledger.certify import check
+    from headwise.ledger.certify import COVERED, check
     from headwise.store.opening import opened
     from headwise.studies import load_all
 
     folder = Path(out).expanduser() if out else folder_beside(store)
     with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))
-        checked = check(runs.runs(status="done", task="nearest-neighbor"))
+        checked = check(runs.runs(status="done", asked=COVERED))
         origin = str(results or runs.path.name)
     return Report(write_page(sections, checked, origin, folder), sections)
 

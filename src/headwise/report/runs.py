@@ -1,6 +1,6 @@
 """What the store holds, for a terminal of 80 columns: a table of runs, and a card that tells all about one.
 
-show(runs_table(headwise.runs()))
+show(*runs_lines(headwise.runs(limit=40)))
 show(*run_card(headwise.find_run("82cd05")))
 """
 
@@ -13,23 +13,29 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.report.tables import WIDTH, _table, short
-from headwise.store.listing import StoredRun
+from headwise.store.listing import RunList, StoredRun
 from headwise.store.records import CurvePoint
 from headwise.training.run import Run, RunResult
 
-SHORTEST_KEY = 6
 LONGEST_OUTCOME = 14
 BARS = "▁▂▃▄▅▆▇█"
 SPARK = 40  # characters of a curve
 STYLES = {"done": "", "diverged": "yellow", "failed": "red"}
 
 
-def runs_table(stored: Iterable[StoredRun]) -> RenderableType:
-    """One line per run. Keys are cut to what tells them apart; the metric is the first that a task reports."""
+def runs_lines(listed: RunList) -> list[RenderableType]:
+    """The table, and how many runs it leaves out."""
+    table = runs_table(listed, listed.key_digits)
+    if len(listed) == listed.total:
+        return [table]
+    return [f"{listed.headline}; --limit {listed.total}, --status, --task or --json for others", table]
+
+
+def runs_table(stored: Iterable[StoredRun], digits: int) -> RenderableType:
+    """One line per run, keys cut to so many digits; the metric is the first that a task reports."""
     ended = [(one.run, one.result) for one in stored]
     if not ended:
         return Text("No runs yet.")
-    digits = _telling_digits([result.key for _, result in ended])
     shared = {next(iter(result.metrics)) for _, result in ended if result.metrics}
     heading = shared.pop() if len(shared) == 1 else "metric"
     table = _table("<key", "<status", "<task", "<shape", "steps", "seed", "<")
@@ -86,12 +92,6 @@ def _folded(run: Run) -> str:
 def _text(text: str) -> Text:
     """As it is, but for what a terminal would obey: runs may come from other people's files."""
     return Text("".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text))
-
-
-def _telling_digits(keys: list[str]) -> int:
-    """How many first digits make the keys differ."""
-    lengths = range(SHORTEST_KEY, max(map(len, keys)))
-    return next((n for n in lengths if len({key[:n] for key in keys}) == len(set(keys))), max(map(len, keys)))
 
 
 def _outcome(result: RunResult, heading: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
 from headwise.store.store import Merged
 from headwise.training.run import Run, RunResult
+
+SHORTEST_KEY = 6
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class RunList(Shown):
     """Runs of a store: iterate over them, or look at the table."""
 
     runs: tuple[StoredRun, ...]
+    total: int  # of the store, of that status and task: more than there are here where a limit was given
+    key_digits: int  # how many first digits tell a key from all others of the store
 
     def __iter__(self) -> Iterator[StoredRun]:
         return iter(self.runs)
@@ -45,7 +50,7 @@ class RunList(Shown):
 
     @property
     def headline(self) -> str:
-        return f"{len(self)} runs"
+        return f"{len(self)} runs" if len(self) == self.total else f"the newest {len(self)} of {self.total:,} runs"
 
     def as_dict(self) -> list[Any]:
         """What `headwise runs --json` prints."""
@@ -60,10 +65,27 @@ class RunList(Shown):
         ]
 
 
-def runs(store: StoreLike = None, *, status: str = "", task: str = "", results: str | Path | None = None) -> RunList:
-    """What the store (or Parquet files at `results`) holds: all, or one status (done, diverged, failed) or task."""
+def runs(
+    store: StoreLike = None,
+    *,
+    status: str = "",
+    task: str = "",
+    results: str | Path | None = None,
+    limit: int = 0,
+) -> RunList:
+    """What the store (or Parquet files at `results`) holds: all, or one status (done, diverged, failed) or task.
+
+    With a `limit`, the newest of them; a store may hold more than one wants to read.
+    """
     with opened(store, results) as source:
-        return RunList(tuple(StoredRun(*pair) for pair in source.runs(status=status or None, task=task or None)))
+        asked: dict[str, Any] = {"status": status or None, "task": task or None}
+        listed = tuple(StoredRun(*pair) for pair in source.runs(**asked, newest=limit))
+        return RunList(listed, source.count(**asked), telling_digits(source.keys()))
+
+
+def telling_digits(keys: list[str]) -> int:
+    """How many first digits make the keys, which are in order, differ; at least so many that they look like keys."""
+    return next(n for n in count(SHORTEST_KEY) if all(one[:n] != other[:n] for one, other in pairwise(keys)))
 
 
 def find_run(key: str, store: StoreLike = None) -> StoredRun:

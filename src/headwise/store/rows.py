@@ -67,9 +67,15 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
     Rows on different data are never mixed: of a task's data sets, the one that most of the runs were done on counts,
     and of several such the newest.
     """
+    asked = {
+        "task.name": {cell.run.task["name"] for cell in cells},
+        "shape": {cell.run.shape for cell in cells},
+        "steps": {cell.run.steps for cell in cells},
+        "seed": {cell.run.seed for cell in cells},
+    }
     keys = {cell.run.cell_key for cell in cells}
     by_data: dict[tuple[str, str], dict[str, RunResult]] = {}
-    for run, result in store.runs() if keys else ():
+    for run, result in store.runs(asked=asked) if keys else ():
         if run.cell_key in keys:
             same = by_data.setdefault((run.task["name"], run.content), {})
             if run.cell_key not in same or run.execution == Execution():

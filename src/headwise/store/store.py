@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headwise.spec import check_file
+from headwise.store.questions import ANY_OF, LAST_SIGN, POINT, Asked, condition_on, to_point
 from headwise.store.records import (
     HERE,
     LATER,
@@ -50,6 +51,7 @@ Where = Callable[[Run, RunResult], bool]
 
 FINISHED = ("done", "diverged")
 PATIENCE = 60.0  # seconds to wait for another driver's transaction
+CHECKED_AT_ONCE = 64 * 2**20  # bytes; a larger file is read through before the first write, not for every question
 APPLICATION = 0x68656164  # "head": tells a store from the databases of other programs
 
 # What takes a file from each version to the next; a new file starts empty and takes them all. Never edit one that was
@@ -69,6 +71,9 @@ MIGRATIONS = (
     "ALTER TABLE runs ADD COLUMN latency REAL NOT NULL DEFAULT 0",
     """ALTER TABLE runs ADD COLUMN numerics INTEGER NOT NULL DEFAULT 2;
     CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, beat INTEGER NOT NULL)""",
+    """CREATE INDEX runs_asked ON runs (json_extract(spec, '$.task.name'), json_extract(spec, '$.shape'),
+        json_extract(spec, '$.steps'), json_extract(spec, '$.seed'));
+    CREATE INDEX runs_in_order ON runs (created, key)""",
 )
 SCHEMA = len(MIGRATIONS)
 # How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.
@@ -106,8 +111,7 @@ class Store(AbstractContextManager["Store"]):
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = (default_path() if path is None else Path(path)).expanduser()
-        self._connection = _open(self.path)
-        self._known: tuple[tuple[int, int] | None, list[Pair]] = (None, [])  # see _decoded
+        self._connection, self._sound = _open(self.path)
 
     @property
     def files(self) -> Path:
@@ -142,9 +146,13 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing; no other process writes meanwhile."""
-        with _explained(self.path), _transaction(self._connection):
-            yield
+        """All of it or nothing, in a file that is known to be sound; no other process writes meanwhile."""
+        with _explained(self.path):
+            if not self._sound:
+                _read_through(self._connection, self.path)
+                self._sound = True
+            with _transaction(self._connection):
+                yield
 
     def remove(self, keys: Iterable[str] = (), *, unreadable: bool = False) -> list[str | None]:
         """Take runs out, by their keys or the beginnings of them; with `unreadable`, also rows that cannot be read."""
@@ -189,26 +197,48 @@ class Store(AbstractContextManager["Store"]):
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the keys that need no further run."""
-        return {*self._keys("status IN (?, ?)", *FINISHED)} & {*keys}
+        return {*self._keys(f"status IN (?, ?) AND key IN {ANY_OF}", *FINISHED, json.dumps([*keys]))}
 
-    def runs(self, status: str | None = None, task: str | None = None, where: Where | None = None) -> Iterator[Pair]:
-        """Runs with their results, oldest first, without curves and probes."""
-        for run, result in self._decoded():
-            wanted = status in (None, result.status) and task in (None, run.task["name"])
-            if wanted and (where is None or where(run, result)):
+    def runs(
+        self,
+        status: str | None = None,
+        task: str | None = None,
+        where: Where | None = None,
+        *,
+        asked: Asked | None = None,
+        newest: int = 0,
+    ) -> Iterator[Pair]:
+        """Runs with their results, oldest first, without curves and probes; of these the `newest`, where it is given.
+
+        `asked` are values that fields of the spec may have. A task, shape, steps and seeds are found by an index:
+        a question about a few runs takes as long in a store of many.
+        """
+        condition, values = condition_on(status, task, asked)
+        for record in self._select(condition, *values, newest=newest):
+            run, result = from_record(record)
+            if where is None or where(run, result):
                 yield run, result
 
-    def _decoded(self) -> list[Pair]:
-        """Everything, decoded once until this or another process writes: a ledger asks for it for every study."""
-        stamp = (_ask(self._connection, "PRAGMA data_version"), self._connection.total_changes)
-        if self._known[0] != stamp:
-            self._known = (stamp, [from_record(record) for record in self._select()])
-        return self._known[1]
+    def count(self, status: str | None = None, task: str | None = None) -> int:
+        """How many runs there are."""
+        condition, values = condition_on(status, task)
+        return int(self._query(f"SELECT count(*) FROM runs WHERE {condition}", *values)[0][0])
+
+    def keys(self) -> list[str]:
+        """Every key, in their own order."""
+        return [key for (key,) in self._query("SELECT key FROM runs ORDER BY key")]
 
     def with_points(self, results: Iterable[RunResult]) -> Iterator[RunResult]:
         """Results of `runs` with their curves and probes."""
-        for result in results:
-            curve, probes = (self._points(table, result.key) for table in POINTS)
+        known = list(results)
+        keys = json.dumps([result.key for result in known])
+        found: dict[str, dict[str, list[CurvePoint]]] = {}
+        for table in POINTS:
+            points = found.setdefault(table, {})
+            for key, *point in self._query(f"SELECT key, {POINT} FROM {table} WHERE key IN {ANY_OF} ORDER BY id", keys):
+                points.setdefault(key, []).append(to_point(*point))
+        for result in known:
+            curve, probes = (found[table].get(result.key, []) for table in POINTS)
             yield replace(result, curve=curve, probes=probes)
 
     def curve(self, key: str) -> list[CurvePoint]:
@@ -262,8 +292,11 @@ class Store(AbstractContextManager["Store"]):
         with _explained(self.path):
             return self._connection.execute(sql, values).fetchall()
 
-    def _select(self, condition: str = "1", *values: Any) -> list[Record]:
+    def _select(self, condition: str = "1", *values: Any, newest: int = 0) -> list[Record]:
         sql = f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE {condition} ORDER BY created, key"
+        if newest:
+            last = f"SELECT key FROM runs WHERE {condition} ORDER BY created DESC, key DESC LIMIT {int(newest)}"
+            sql = sql.replace(condition, f"key IN ({last})", 1)
         return [dict(zip(RUN_COLUMNS, row, strict=True)) for row in self._query(sql, *values)]
 
     def _keys(self, condition: str = "1", *values: Any) -> list[str]:
@@ -271,7 +304,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _find(self, start: str) -> str | None:
         """The key that starts with these digits, if there is one."""
-        matches = self._keys("substr(key, 1, ?) = ?", len(start), start) if start else []
+        matches = self._keys("key BETWEEN ? AND ?", start, start + LAST_SIGN) if start else []
         if len(matches) > 1:
             raise StoreError(f"'{start}' is the start of {_listed(matches)}; give more digits")
         return matches[0] if matches else None
@@ -281,8 +314,8 @@ class Store(AbstractContextManager["Store"]):
         return record | {field: points_to_json(self._points(table, key)) for table, field in POINTS.items()}
 
     def _points(self, table: str, key: str | None) -> list[CurvePoint]:
-        rows = self._query(f"SELECT step, name, ifnull(value, 'nan') FROM {table} WHERE key = ? ORDER BY id", key)
-        return [(step, name, float(value)) for step, name, value in rows]
+        rows = self._query(f"SELECT {POINT} FROM {table} WHERE key = ? ORDER BY id", key)
+        return [to_point(*row) for row in rows]
 
     def _write(self, record: Record) -> None:
         """Put a whole record in the place of whatever the key had. Call it inside a transaction."""
@@ -301,25 +334,29 @@ class Store(AbstractContextManager["Store"]):
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a store that is sound and up to date, on which a commit that returned has reached the disk."""
+def _open(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A connection to a store that is up to date, on which a commit that returned has reached the disk.
+
+    And whether the whole file was read and found sound: see CHECKED_AT_ONCE.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot keep results in {path}: {error}") from None
     with _explained(path), ExitStack() as on_failure:
         connection = on_failure.enter_context(closing(sqlite3.connect(path, PATIENCE, isolation_level=None)))
-        _check(connection, path)
+        small = not path.exists() or path.stat().st_size <= CHECKED_AT_ONCE
+        _check(connection, path, whole=small)
         # A write-ahead log needs memory that all its processes share, so one machine. EXTRA syncs the folder too.
         journal, sync = ("DELETE", "EXTRA") if on_network(path) else ("WAL", "FULL")
         connection.execute(f"PRAGMA journal_mode = {journal}")
         connection.execute(f"PRAGMA synchronous = {sync}")
         _upgrade(connection)
         on_failure.pop_all()
-    return connection
+    return connection, small
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _check(connection: sqlite3.Connection, path: Path, whole: bool = True) -> None:
     """Refuse what is not ours, newer than we are, or damaged. Nothing is written before this has passed."""
     if not _ask(connection, "SELECT count(*) FROM sqlite_master"):
         return
@@ -328,6 +365,12 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     version = _ask(connection, "PRAGMA user_version")
     if version > SCHEMA:
         raise StoreError(f"{path} was made by a newer headwise (version {version}; this one reads {SCHEMA}): update it")
+    if whole or version < SCHEMA:
+        _read_through(connection, path)
+
+
+def _read_through(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is damaged anywhere."""
     if _ask(connection, "PRAGMA quick_check(1)") != "ok":
         raise StoreError(TROUBLE["SQLITE_CORRUPT"].format(path=path))
 

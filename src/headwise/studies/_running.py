@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headwise.ledger.certify import Checked, check
+from headwise.ledger.certify import COVERED, Checked, check
 from headwise.ledger.judge import Judgement, asked_for, judge_all, ledger_order
 from headwise.ledger.study import Study, stages, study_rows
 from headwise.shown import Shown
@@ -212,6 +212,6 @@ def claims(
     asked = [study for study in known if any(claim.id in wanted for claim in study.claims)]
     with opened(store, results) as runs:
         judged = [judgement for study in asked for judgement in judge_all(study, runs)]
-        certified = check(runs.runs(status="done", task="nearest-neighbor"))
+        certified = check(runs.runs(status="done", asked=COVERED))
     chosen = (judgement for judgement in sorted(judged, key=ledger_order) if judgement.claim.id in wanted)
     return Ledger(tuple(chosen), certified)
