@@ -14,13 +14,14 @@ from headwise.spec import SpecError
 
 @dataclass(frozen=True)
 class Known:
-    """A named model. `published` counts what `options` describe; `note` says what the price leaves out."""
+    """A model. `published` counts what `options` describe; `note` says what the price leaves out."""
 
     name: str
     shape: ModelShape
     options: ModelOptions = field(default_factory=ModelOptions)
     published: int | None = None
     note: str = ""
+    windows: tuple[int, ...] = ()  # tokens that each layer sees, 0 for all; empty where every layer sees all
 
 
 def _known(name: str, shape: str, family: str, published: int | None, note: str = "", **options: Any) -> Known:

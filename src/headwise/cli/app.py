@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from headwise.cli import checkpoints as cli_checkpoints
 from headwise.cli import compare as cli_compare
+from headwise.cli import evidence as cli_evidence
 from headwise.cli import export as cli_export
 from headwise.cli import predict as cli_predict
 from headwise.cli import report as cli_report
@@ -42,7 +43,9 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-for commands in (cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_predict, cli_export):
+for commands in (
+    cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_evidence, cli_predict, cli_export,
+):  # fmt: skip
     commands.add_to(app)
 
 ShapeArgument = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]

@@ -10,9 +10,7 @@ StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in 
 
 
 @contextmanager
-def opened(
-    store: StoreLike = None, results: str | Path | None = None, *, shipped: bool = False
-) -> Iterator[Store]:
+def opened(store: StoreLike = None, results: str | Path | None = None, *, shipped: bool = False) -> Iterator[Store]:
     """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead.
 
     Where neither is named and `shipped`, the results that come with headwise are read.

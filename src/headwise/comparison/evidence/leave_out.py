@@ -121,11 +121,15 @@ def leave_one_out(rows: Sequence[EvidenceRow]) -> LeaveOneOut:
 
 def forecast(rows: Sequence[EvidenceRow], dose: str | None, parameters: int | None) -> dict[Effect, float]:
     """How likely more of a knob is better, tied or worse, for a change of that dose at that size."""
-    same = [row for row in rows if row.dose == dose or row.lab == OWN]
-    enough = len(by_lab(row for row in same if row.lab != OWN)) >= LEAST_SAME_DOSE
-    votes = _votes(same if enough else rows, parameters)
+    votes = _votes(of_dose(rows, dose), parameters)
     total = sum(votes.values()) + PRIOR * len(EFFECTS)
     return {effect: (votes[effect] + PRIOR) / total for effect in EFFECTS}
+
+
+def of_dose(rows: Sequence[EvidenceRow], dose: str | None) -> Sequence[EvidenceRow]:
+    """The rows of a dose, and our own, where two labs or more have it; else all."""
+    same = [row for row in rows if row.dose == dose or row.lab == OWN]
+    return same if len(by_lab(row for row in same if row.lab != OWN)) >= LEAST_SAME_DOSE else rows
 
 
 def _votes(rows: Sequence[EvidenceRow], parameters: int | None = None) -> dict[Effect, float]:

@@ -1,12 +1,11 @@
 """The evidence as a call: `headwise.evidence(axis="kv_heads", near="gpt2").table`."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headwise.comparison.evidence.leave_out import LeaveOneOut, leave_one_out
-from headwise.comparison.evidence.own import READINGS, own_rows
+from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import AXES, OWN, EvidenceRow, published
 from headwise.comparison.evidence.weigh import Weighed, distance, select, weigh
 from headwise.cost import parameters
@@ -107,7 +106,3 @@ def judged_claims(store: StoreLike = None, results: str | Path | None = None) ->
     """The claims that are evidence, judged from a store, from Parquet files, or from the results that are shipped."""
     with opened(store, results, shipped=True) as source:
         return [judgement for name in STUDIES for judgement in judge_all(load(name), source)]
-
-
-def own_ids(rows: Iterable[EvidenceRow]) -> list[str]:
-    return [row.id for row in rows if row.id in READINGS]
