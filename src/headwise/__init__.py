@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwise.checkpoints.configuration import equal_cost as equal_cost
     from headwise.checkpoints.configuration import price as price
+    from headwise.checkpoints.configuration import prices as prices
     from headwise.checkpoints.configuration import read_config as read_config
     from headwise.checkpoints.configuration import suggest as suggest
     from headwise.checkpoints.export import Exported as Exported
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from headwise.models import build as build
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
-    from headwise.report.evidence import write_evidence as write_evidence
+    from headwise.report.evidence_page import write_evidence as write_evidence
     from headwise.report.page import Report as Report
     from headwise.report.page import write_report as write_report
     from headwise.report.theory import bound as bound
@@ -130,6 +131,7 @@ _HOME = {
     "preset": "options",
     "price": "checkpoints.configuration",
     "price_study": "studies._running",
+    "prices": "checkpoints.configuration",
     "read_config": "checkpoints.configuration",
     "run_study": "studies._running",
     "runs": "store.listing",
@@ -137,7 +139,7 @@ _HOME = {
     "swap": "checkpoints.swap",
     "train": "sweep.single",
     "truncate": "checkpoints.truncation",
-    "write_evidence": "report.evidence",
+    "write_evidence": "report.evidence_page",
     "write_report": "report.page",
 }
 __all__ = sorted(_HOME)

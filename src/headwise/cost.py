@@ -12,12 +12,12 @@ Conventions, the same for every shape:
 Tests hold parameters and cache bytes equal to built models, and FLOPs equal to torch's own counter. No torch here.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headwise.kernels import kernel_fit
 from headwise.known import KNOWN, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
@@ -61,9 +61,14 @@ class Cost(Shown):
         many = "one sequence" if self.batch == 1 else f"{self.batch} sequences"
         return f"{self.known_as} {self.shape}, {many} of {self.context:,} tokens.{note}".lstrip()
 
+    @property
+    def kernels(self) -> dict[str, Any]:
+        """GPU kernels made for heads of this size, and a warning where none likes them."""
+        return kernel_fit(ModelShape.parse(self.shape))
+
     def as_dict(self) -> dict[str, Any]:
         """What `headwise cost --json` prints."""
-        fields = asdict(self) | {"known_as": self.known_as or None}
+        fields = asdict(self) | {"known_as": self.known_as or None, "kernels": self.kernels}
         return fields if self.note else {name: value for name, value in fields.items() if name != "note"}
 
     def records(self) -> list[dict[str, Any]]:
@@ -71,6 +76,7 @@ class Cost(Shown):
         parts = [("parameters", name, count) for name, count in self.parameters.items()]
         parts += [("FLOPs", name, count) for name, count in self.flops.items()]
         parts += [("bytes", name, getattr(self, name)) for name in vars(self) if "bytes" in name]
+        parts += [("parameters", "active", self.parameters_active)]
         return [{"cost": cost, "of": name, "value": value} for cost, name, value in parts]
 
 
@@ -98,11 +104,17 @@ def cost_of(
     if batch < 1:
         raise SpecError(f"a batch of {batch} sequences is not possible; use 1 or more")
     length = sequence_length(options, context)
-    counts = parameters(shape, options)
-    forward, training = forward_flops(shape, options, length), training_flops(shape, options, length)
+    counts, experts = parameters(shape, options), known.experts
+    if experts:
+        parts = experts.parameters(shape.width)
+        parts["norms"] = counts["norms"] + experts.layers * _norm(options, shape.width)  # the one before the experts
+        added = sum(parts.values()) - counts["norms"]
+        counts |= {**parts, "body": counts["body"] + added, "total": counts["total"] + added}
+    products = 2 * experts.products(shape.width) if experts else 0
+    forward = forward_flops(shape, options, length) + products * length
     cached = kv_bytes_per_token(shape, options, dtype)
     kv_bytes = batch * cached_numbers(shape, known.windows, length) * DTYPE_BYTES[dtype]
-    active = counts["total"]
+    active = counts["total"] - (experts.idle(shape.width) if experts else 0)
     looked_up = counts["embeddings"] if options.vocab and not options.tied else 0  # a row of the table, not all of it
     return Cost(
         shape=str(shape),
@@ -110,10 +122,10 @@ def cost_of(
         dtype=dtype,
         parameters=counts,
         flops={
-            "train_per_token": training // length,
-            "train": training,
+            "train_per_token": FORWARDS_PER_STEP * forward // length,
+            "train": FORWARDS_PER_STEP * forward,
             "prefill": forward,
-            "decode": decode_flops(shape, options, length),
+            "decode": decode_flops(shape, options, length) + products,
         },
         kv_bytes_per_token=cached,
         kv_bytes=kv_bytes,
@@ -141,6 +153,25 @@ class KnownModels(Shown):
         return list(self.rows)
 
 
+@dataclass(frozen=True)
+class Costs(Shown):
+    """Several models, a column each."""
+
+    costs: tuple[Cost, ...]
+
+    def as_dict(self) -> list[Any]:
+        return [cost.as_dict() for cost in self.costs]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per number, with a column per model."""
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for cost in self.costs:
+            for record in cost.records():
+                row = rows.setdefault((record["cost"], record["of"]), {"cost": record["cost"], "of": record["of"]})
+                row[cost.known_as or cost.shape] = record["value"]
+        return list(rows.values())
+
+
 def known_models() -> KnownModels:
     """Name, shape, family and parameters of each; `published` is what its authors count."""
     return KnownModels(
@@ -164,14 +195,6 @@ def read_dtype(name: str) -> str:
     if dtype not in DTYPE_BYTES:
         raise SpecError(f"no dtype '{name}'; there are {', '.join((*DTYPE_BYTES, *DTYPE_NAMES))}")
     return dtype
-
-
-def read_count(text: str | int) -> int:
-    """A number of tokens or sequences: 2048, or 32k for 32 × 1024."""
-    match = re.fullmatch(r"(\d+)\s*([km]?)", str(text).strip().lower())
-    if not match:
-        raise SpecError(f"cannot read '{text}' as a whole number; write 2048, or 32k for 32 × 1024")
-    return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
 
 
 def sequence_length(options: ModelOptions, context: int = 0) -> int:

@@ -6,6 +6,7 @@ tasks, studies and checkpoint readers in files of their own are all loaded by `O
 """
 
 import hashlib
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -62,6 +63,14 @@ def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
     if first["type"] == "extra_forbidden":
         return SpecError(f"{spec.__name__} has no field '{field}'; it has {', '.join(spec.model_fields)}")
     return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")
+
+
+def read_count(text: str | int) -> int:
+    """A number of tokens or sequences: 2048, or 32k for 32 × 1024."""
+    match = re.fullmatch(r"(\d+)\s*([km]?)", str(text).strip().lower())
+    if not match:
+        raise SpecError(f"cannot read '{text}' as a whole number; write 2048, or 32k for 32 × 1024")
+    return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
 
 
 class OwnFile:

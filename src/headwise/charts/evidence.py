@@ -36,14 +36,13 @@ def against_scale(points: list[dict[str, Any]], title: str, notes: list[str]) ->
     return alt.hconcat(*panels).properties(title=alt.TitleParams(title, subtitle=notes))
 
 
-def calibration(points: list[dict[str, float]], title: str, notes: list[str]) -> Any:
+def calibration(points: list[dict[str, Any]], title: str, notes: list[str]) -> Any:
     """What was forecast against how often it came so; on the line both agree."""
     ends = alt.Data(values=[{"at": 0.0}, {"at": 1.0}])
     line = alt.Chart(ends).mark_line(color=MUTED, strokeDash=[6, 4]).encode(x="at:Q", y="at:Q")
-    unit = {"domain": [0, 1]}
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("forecast:Q", title="probability forecast").scale(**unit).axis(format="%"),
-        y=alt.Y("found:Q", title="share that came so").scale(**unit).axis(format="%"),
+        x=alt.X("forecast:Q", title="probability forecast").scale(domain=[0, 1]).axis(format="%"),
+        y=alt.Y("found:Q", title="share that came so").scale(domain=[0, 1]).axis(format="%"),
     )
     dots = base.mark_point(filled=True, opacity=1, color=COLORS[0]).encode(
         size=alt.Size("labs:Q", legend=None).scale(range=[40, 500])

@@ -4,6 +4,7 @@ known = read_config("path/config.json")        # or the folder it lies in
 known.shape, known.options, known.note         # the note says what a price leaves out
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from headwise import search
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_json
 from headwise.comparison.suggest import Suggestions, suggest_for
-from headwise.cost import Cost, cost_of
+from headwise.cost import Cost, Costs, cost_of
 from headwise.known import Known, find
 from headwise.options import ModelOptions
 from headwise.search import EqualShapes
@@ -57,6 +58,11 @@ def price(model: ModelShape | Known | str | Path, options: ModelOptions | None =
     if isinstance(model, Path) or (isinstance(model, str) and Path(model).expanduser().exists()):
         model = read_config(model)
     return cost_of(model, options, **settings)
+
+
+def prices(models: Iterable[str | Path | Known | ModelShape], **settings: Any) -> Costs:
+    """Several models at once, a column each in the table."""
+    return Costs(tuple(price(model, **settings) for model in models))
 
 
 def read_config(source: str | Path) -> Known:

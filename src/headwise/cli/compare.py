@@ -158,9 +158,8 @@ def suggest(
 ) -> None:
     """Suggest what to change, without training: exact costs, published evidence, our claims."""
     import headwise
-    from headwise.cost import read_count
     from headwise.report.suggest import suggestion_lines
-    from headwise.spec import SpecError
+    from headwise.spec import SpecError, read_count
 
     if not (shape or base):
         raise SpecError("give a shape, a known model or a config.json, as in 'headwise suggest gpt2 --goal memory'")

@@ -38,8 +38,8 @@ class Move:
         changed = self.change(base, options)
         if changed is None:
             return None
-        new = changed if isinstance(changed, Candidate) else replace(base, layer=changed)
-        if self.refill:
+        new: Candidate | None = changed if isinstance(changed, Candidate) else replace(base, layer=changed)
+        if self.refill and new:
             new = refilled(base, new, options)
         return new.shape if new and new != base else None
 

@@ -3,7 +3,8 @@
 Each move's expected quality is a forecast (better, even, worse) of the method that `evidence.leave_out` tests, from the
 labs nearest in scale; a change of the loss is given where five labs measured one. Moves are ordered by what they save
 times the probability that they do not hurt (for quality: by better minus worse); those that our own runs on such a
-task found worse are named, not suggested. The condition number κ is no evidence of quality and does not count. No torch here.
+task found worse are named, not suggested. The condition number κ is no evidence of quality and does not count. No
+torch here.
 """
 
 from collections.abc import Sequence
@@ -88,7 +89,9 @@ def suggestions(
         if arm is None:
             continue
         arm = known.options.complete(arm)
-        costs = _costs(Known(known.name, arm, known.options, windows=_windows(known, arm)), settings)
+        costs = _costs(
+            Known(known.name, arm, known.options, windows=_windows(known, arm), experts=known.experts), settings
+        )
         about = {"shape": str(arm), "change": label(shape, arm), "move": move.name}
         relative = {f"{name}_difference": costs[name] / own[name] - 1 for name in own if own[name]}
         found.append(
@@ -103,12 +106,12 @@ def suggestions(
     chosen = [next(move for move in MOVES if move.name == one["move"]) for one in kept]
     name = known.name or str(shape)
     priced = cost_of(known, **settings)
-    about = {"base": str(shape), "name": name, "goal": goal, "task": task, "context": priced.context}
-    about |= {"batch": priced.batch, "dtype": priced.dtype, **own}
+    summary: dict[str, Any] = {"base": str(shape), "name": name, "goal": goal, "task": task, "context": priced.context}
+    summary |= {"batch": priced.batch, "dtype": priced.dtype, **own}
     return {
-        **about,
+        **summary,
         "answer": _answer(name, goal, kept),
-        "test": _test(known, start, chosen),
+        "test": _test(known, start, chosen, task),
         "suggestions": kept,
         "found_worse": worse,
     }
@@ -146,7 +149,7 @@ def _expected(
     other = weigh([row for row in published_rows if (row.refilled, row.dose) == (not move.refill, dose)], knob)
     alike = of_dose(published_rows, dose)
     ours = [row for row in seen if row.lab == OWN]
-    worse = any((row.effect if row.knob == knob else OPPOSITE[row.effect]) == "worse" for row in ours if row.effect)
+    worse = any(row.effect == "worse" for row in ours if row.knob == knob)
     wanted = [judgement for judgement in judged if judgement.claim.id in move.claims]
     return {
         "expected": chances,
@@ -187,7 +190,7 @@ def _nearest(rows: Sequence[EvidenceRow], size: int, knob: str) -> list[Evidence
 
 def _concerns(judgement: Judgement, task: str) -> bool:
     """Whether a claim was measured on such a task."""
-    kinds = {"text": ("text",), "lookup": ("recall", "nearest-neighbor", "listops"), "vision": ("images",)}
+    kinds = {"text": ("text",), "lookup": ("recall", "nearest-neighbor"), "vision": ("images",)}
     return judgement.scale is not None and any(name in kinds[task] for name in judgement.scale.tasks)
 
 
@@ -210,10 +213,12 @@ def _score(one: dict[str, Any], goal: str) -> float:
 def _answer(name: str, goal: str, found: list[dict[str, Any]]) -> str:
     if not found:
         return f"Nothing is recommended for {goal}; headwise shapes {name} lists shapes of equal cost."
-    return f"For {goal}: {found[0]['change']}"
+    chances: dict[Effect, float] = found[0]["expected"]
+    risk = ", at a risk" if chances["worse"] == max(chances.values()) else ""
+    return f"For {goal}{risk}: {found[0]['change']}"
 
 
-def _test(known: Known, start: Candidate, moves: list[Move]) -> str:
+def _test(known: Known, start: Candidate, moves: list[Move], task: str) -> str:
     """The first move, tried on the user's data: in a smaller model of the same heads where the move applies to one."""
     if not moves:
         return ""
@@ -221,4 +226,6 @@ def _test(known: Known, start: Candidate, moves: list[Move]) -> str:
     arm = moves[0].apply(small, options)
     base, arm = (small.shape, arm) if arm else (start.shape, moves[0].apply(start, options))
     family = f" --family {options.init}" if options.init in PRESETS else ""
-    return f"headwise compare --task text:FILE{family} --base {base} --arms {arm}"
+    data = {"text": "text:FILE", "lookup": "recall", "vision": "images:FOLDER"}[task]
+    family = family if task == "text" else ""
+    return f"headwise compare --task {data}{family} --base {base} --arms {arm}"

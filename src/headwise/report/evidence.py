@@ -1,7 +1,6 @@
-"""Evidence for a terminal of 80 columns, and as the page and charts of the docs."""
+"""Evidence for a terminal of 80 columns: an overview, one axis with its rows, and its test of itself."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,8 +10,8 @@ from rich.text import Text
 
 from headwise.comparison.evidence.leave_out import METHODS, LeaveOneOut
 from headwise.comparison.evidence.rows import OWN, EvidenceRow
-from headwise.comparison.evidence.table import ASKED, FAMILIES, Evidence
-from headwise.comparison.evidence.weigh import LEAST_LABS, Weighed, select
+from headwise.comparison.evidence.table import Evidence
+from headwise.comparison.evidence.weigh import LEAST_LABS, Weighed
 from headwise.report.ledger import wrapped
 from headwise.report.tables import _table, short
 
@@ -137,7 +136,7 @@ def _lines(text: str, style: str) -> list[RenderableType]:
     return [Text(line, style=style) for line in wrapped(text, indent=0)]
 
 
-# ---- its test of itself ----------------------------------------------------------------------------------------------
+# ---- its test of itself --------------------------------------------------------------------------------------------
 
 
 def self_test_lines(test: LeaveOneOut) -> list[RenderableType]:
@@ -157,122 +156,3 @@ REMARK = (
     "Shares of directions (better, even, worse) named right; each lab and axis counts once. Brier score: 0 is perfect, "
     "0.67 is guessing. The forecast was chosen by looking at these rows (after the fact); the three baselines were not."
 )
-
-
-# ---- the docs ----------------------------------------------------------------------------------------------------------
-
-PAGE = "evidence.md"
-
-
-def write_evidence(shown: Evidence, folder: Path) -> list[Path]:
-    """The page with the table and the calibration chart, and a chart per family of effect against scale."""
-    from headwise.charts.evidence import against_scale, calibration
-
-    folder.mkdir(parents=True, exist_ok=True)
-    test = shown.leave_one_out()
-    points = [{**point, "label": f"{point['labs']:.0f} labs"} for point in test.calibration() if point["labs"] >= 1]
-    notes = ["each lab's directions, forecast from the other labs; bins with at least one lab"]
-    files = [_png(calibration(points, "Did the forecasts come true?", notes), folder, "evidence-calibration")]
-    for family in FAMILIES:
-        marks = [mark for row in select(shown.rows, family) if (mark := _mark(row))]
-        if len(marks) > 2:
-            weighed = shown.weighed()[family]
-            title = WORDS[family, weighed.knob]
-            note = f"{weighed.labs} labs, nearly all with one seed; dashed: no difference"
-            files.append(
-                _png(
-                    against_scale(marks, title[0].upper() + title[1:], [note]),
-                    folder,
-                    f"evidence-{family.replace('_', '-')}",
-                )
-            )
-    page = folder / PAGE
-    page.write_text(page_text(shown, test), encoding="utf-8")
-    return [page, *files]
-
-
-def _mark(row: EvidenceRow) -> dict[str, Any] | None:
-    """The effect of what people ask of a family (fewer KV heads, larger heads), positive where it is worse."""
-    if row.relative is None or row.scale is None or row.effect is None or row.lab == OWN:
-        return None
-    turned = -row.relative if row.knob == ASKED.get(row.family, "less") else row.relative
-    panel = "loss" if row.of_loss else "points"
-    about = {"scale": row.scale, "change": 100 * turned if row.of_loss else turned, "panel": panel}
-    return {**about, "refilled": row.refilled, "dose": row.dose, "lab": row.lab, "id": row.id, "metric": row.metric}
-
-
-def _png(chart: Any, folder: Path, name: str) -> Path:
-    file = folder / f"{name}.png"
-    chart.save(str(file), scale_factor=2)
-    return file
-
-
-def page_text(shown: Evidence, test: LeaveOneOut) -> str:
-    """Markdown: how far the evidence predicts itself, then what it says by axis, what was held and dose."""
-    last, enough = test.records()[-1], test.records()[-2]
-    best = [row["axis"] for row in test.records()[:-2] if row["best"]]
-    rest = [row["axis"] for row in test.records()[:-2] if row["best"] is False]
-    heading = ["axis", "labs", *METHODS, "Brier", "forecast best"]
-    lines = [
-        "# What others published, and how far it predicts itself",
-        "",
-        "<!-- written by: headwise evidence --out docs/results -->",
-        "",
-    ]
-    lines += [
-        f"{shown.headline}. `headwise evidence` shows them; [the table](../../src/headwise/comparison/evidence/README.md) is part of the package.",
-        "",
-    ]
-    lines += ["## The literature hardly predicts itself", ""]
-    lines += [
-        "Leave one lab out, predict the direction of each of its comparisons (better, even within 0.2 % of the loss or 0.5 points, worse) "
-        "from the other labs. Each lab and axis counts once. "
-        f"Over all {last['labs']} the forecast behind `headwise suggest` names {last['forecast']:.0%}; the majority of the other labs {last['majority']:.0%}, "
-        f"\"no difference\" {last['no difference']:.0%}, \"more of it is better\" {last['more is better']:.0%}. "
-        f"On the axes with {LEAST_LABS} labs or more: {enough['forecast']:.0%} against {enough['majority']:.0%}, {enough['no difference']:.0%} and {enough['more is better']:.0%}. "
-        f"Its Brier score is {last['brier']:.2f}; guessing has 0.67.",
-        "",
-        f"It is better than all three baselines on: {', '.join(best) or 'none'}. It is not on: {', '.join(rest)}. There, \"more is better\" is the rule to beat, "
-        "and the forecast's probabilities are worth more than its directions. How dose and distance in scale count in the forecast was chosen by looking at "
-        "these same rows, so its column says what is right after the fact; the baselines were not chosen.",
-        "",
-        _markdown([heading, *(_score_cells(row) for row in test.records())]),
-        "",
-        "![Share of directions that came so, against the probability forecast](evidence-calibration.png)",
-        "",
-        "## What the rows say",
-        "",
-        f"Labs are counted, not rows. A number (the mean of the labs' means, with a 95 % t-interval over labs) takes {LEAST_LABS} labs that measured a loss; "
-        "*spent* means that what was saved was spent elsewhere, at equal parameters or FLOPs.",
-        "",
-        _markdown([["what changes", "saving", "by", "labs", "better / even / worse", "change of the loss", "scale"], *_cell_rows(shown)]),
-        "",
-    ]  # fmt: skip
-    conflicts = [(name, weighed) for name, weighed in shown.weighed().items() if weighed.conflict]
-    lines += ["## Where labs contradict each other", ""]
-    for name, weighed in conflicts:
-        sides = weighed.conflict
-        lines.append(
-            f"- {WORDS[name, weighed.knob]}: better in {', '.join(sides['better'])}; worse in {', '.join(sides['worse'])}"
-        )
-    return "\n".join([*lines, ""])
-
-
-def _score_cells(row: dict[str, Any]) -> list[str]:
-    if row["brier"] is None:
-        return [row["axis"], str(row["labs"]), "too few labs", "", "", "", "", ""]
-    hits = [f"{row[name]:.2f}" for name in METHODS]
-    return [row["axis"], str(row["labs"]), *hits, f"{row['brier']:.2f}", "yes" if row["best"] else "no"]
-
-
-def _cell_rows(shown: Evidence) -> list[list[str]]:
-    return [
-        [WORDS[name, weighed.knob], "spent" if refilled else "kept", (dose or "not said").replace("x", "×"),
-         str(weighed.labs), directions(weighed), number_or_why(weighed), sizes_of(weighed)]
-        for name, refilled, dose, weighed in shown.cells()
-    ]  # fmt: skip
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

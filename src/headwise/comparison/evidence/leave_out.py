@@ -2,8 +2,8 @@
 
 The forecast takes the rows of the same family and the same dose (of all doses where fewer than two other labs have
 that one), a vote per lab, a lab that is a decade of parameters away counting 1/e, and our own claims on text as one
-vote. How dose and distance count was chosen by looking at these same rows, so its scores say what is right after the fact: they
-are marked so. Three baselines were not: the majority of the other labs, "no difference", and "more is better".
+vote. How dose and distance count was chosen by looking at these same rows, so its scores say what is right after the
+fact: they are marked so. Three baselines were not: the majority of the other labs, "no difference", "more is better".
 """
 
 import math

@@ -31,7 +31,7 @@ READINGS = {
     "L5": Reading("depth_vs_heads", "less", "steps", "vision"),
     "L6": Reading("depth_vs_heads", "less", "steps", "text"),
     "L7": Reading("depth_vs_heads", "less", "steps", "text"),
-    "L8": Reading("depth_vs_heads", "less", "steps", "lookup", comparison=1),
+    "L8": Reading("depth_vs_heads", "less", "steps", "listops", comparison=1),
     "L9": Reading("mlp_vs_heads", "less", "params", "vision", comparison=1),
     "L11": Reading("depth_vs_heads", "less", "steps", "text"),
 }

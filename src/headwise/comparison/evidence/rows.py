@@ -1,4 +1,4 @@
-"""One form for every result on the shape of attention, published or our own: a base, an arm, what was equal, two values.
+"""One form for results on the shape of attention, published or our own: a base, an arm, what was equal, two values.
 
 `evidence.csv` holds facts with their sources; what follows from them (the relative change, the direction, how large a
 change it is) is computed here and stored nowhere. README.md beside it says how to add a row.
@@ -20,7 +20,8 @@ FILE = Path(__file__).with_name("evidence.csv")
 OWN = "headwise"  # the lab that we are
 
 Axis = Literal[
-    "heads", "head_dim", "qk_rank", "kv_heads", "kv_latent", "depth_vs_heads", "depth_vs_width", "mlp_vs_heads", "convert"
+    "heads", "head_dim", "qk_rank", "kv_heads", "kv_latent", "depth_vs_heads", "depth_vs_width", "mlp_vs_heads",
+    "convert",
 ]  # fmt: skip
 Effect = Literal["better", "tie", "worse"]
 Dose = Literal["up to 4x", "more than 4x"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from headwise.comparison.evidence.leave_out import LeaveOneOut, leave_one_out
 from headwise.comparison.evidence.own import own_rows
-from headwise.comparison.evidence.rows import AXES, OWN, EvidenceRow, published
+from headwise.comparison.evidence.rows import AXES, OWN, Dose, EvidenceRow, published
 from headwise.comparison.evidence.weigh import Weighed, distance, select, weigh
 from headwise.cost import parameters
 from headwise.known import Known, find
@@ -52,7 +52,7 @@ class Evidence(Shown):
         """Of each family that the rows have."""
         return {name: weigh(rows, ASKED.get(name, "less")) for name in FAMILIES if (rows := select(self.rows, name))}
 
-    def cells(self) -> list[tuple[str, bool, str | None, Weighed]]:
+    def cells(self) -> list[tuple[str, bool, Dose | None, Weighed]]:
         """Family, whether what was saved was spent again, dose, and what the rows of that cell say."""
         found = []
         for family in FAMILIES:
