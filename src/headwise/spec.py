@@ -65,11 +65,11 @@ def _explain(spec: type[Spec], error: ValidationError) -> SpecError:
     return SpecError(f"{spec.__name__}: {field or 'value'} is {first['input']!r}; {first['msg'].lower()}")
 
 
-def read_count(text: str | int) -> int:
+def read_count(text: str | int, what: str) -> int:
     """A number of tokens or sequences: 2048, or 32k for 32 × 1024."""
     match = re.fullmatch(r"(\d+)\s*([km]?)", str(text).strip().lower())
     if not match:
-        raise SpecError(f"cannot read '{text}' as a whole number; write 2048, or 32k for 32 × 1024")
+        raise SpecError(f"cannot read '{text}' as the {what}; write 2048, or 32k for 32 × 1024")
     return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
 
 

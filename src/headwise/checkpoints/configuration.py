@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwise import search
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_json
 from headwise.comparison.suggest import Suggestions, suggest_for
@@ -17,6 +16,7 @@ from headwise.cost import Cost, Costs, cost_of
 from headwise.known import Known, find
 from headwise.options import ModelOptions
 from headwise.search import EqualShapes
+from headwise.search import equal_cost as search_shapes
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 
@@ -47,7 +47,7 @@ def equal_cost(
 
     `settings` are those of `headwise.search.equal_cost`: hold, tolerance, vary, context.
     """
-    return search.equal_cost(base if isinstance(base, ModelShape) else model_of(base), options, **settings)
+    return search_shapes(base if isinstance(base, ModelShape) else model_of(base), options, **settings)
 
 
 def price(model: ModelShape | Known | str | Path, options: ModelOptions | None = None, **settings: Any) -> Cost:

@@ -119,7 +119,7 @@ def cost(
     from headwise.spec import read_count
 
     details: dict[str, Any] = {"image": image, "patch": patch, "classes": classes} if family == "vit" else {}
-    details |= {"context": read_count(context), "batch": read_count(batch), "dtype": dtype}
+    details |= {"context": read_count(context, "context"), "batch": read_count(batch, "batch"), "dtype": dtype}
     details |= {"family": family, "vocab": vocab}
     if len(shapes) > 1:
         return show_or_json(headwise.prices(shapes, **details), as_json, costs_table)
@@ -158,9 +158,13 @@ def shapes(
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
     if hold == "time":
         with progress("measuring a training step of each shape") as on_progress:
-            times = headwise.equal_time(shape, vary=listed(vary), context=read_count(context), on_progress=on_progress)
+            times = headwise.equal_time(
+                shape, vary=listed(vary), context=read_count(context, "context"), on_progress=on_progress
+            )
         return show_or_json(times, as_json, times_table)
-    rows = headwise.equal_cost(shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=read_count(context))
+    rows = headwise.equal_cost(
+        shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=read_count(context, "context")
+    )
     show_or_json(rows, as_json, lambda shown: shapes_table(shown, limit))
 
 

@@ -163,6 +163,10 @@ def suggest(
 
     if not (shape or base):
         raise SpecError("give a shape, a known model or a config.json, as in 'headwise suggest gpt2 --goal memory'")
-    settings: dict[str, Any] = {"context": read_count(context), "batch": read_count(batch), "dtype": dtype}
+    settings: dict[str, Any] = {
+        "context": read_count(context, "context"),
+        "batch": read_count(batch, "batch"),
+        "dtype": dtype,
+    }
     settings |= {"task": task, "store": store, "results": from_}
     show_or_json(headwise.suggest(shape or base, goal, **settings), as_json, lambda it: suggestion_lines(it.document))
