@@ -153,6 +153,40 @@ def test_activation_bytes_of_known_models(name):
     assert activation_bytes(shape, options, tokens, batch=2) == pytest.approx(seen, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt2", "bert-base", "vit-b16", "qwen3-0.6b", "nanochat-d20", "deepseek-v2-lite", "llama-3.2-1b"]
+)
+def test_activation_bytes_of_the_path_that_runs(name):
+    """A fused kernel keeps no attention weights: that is what a model built as usual keeps."""
+    known = KNOWN[name]
+    shape = known.shape.replace(depth=2)
+    options = known.options.replace(vocab=100) if known.options.vocab else known.options
+    tokens = options.tokens if options.family == "vit" else 128
+    seen = saved_bytes(build(shape, options), inputs(shape, options, tokens=tokens, device="cpu"))
+    assert activation_bytes(shape, options, tokens, batch=2, fused=True) == pytest.approx(seen, rel=0.1)
+
+
+def test_activations_grow_with_the_context_and_not_its_square():
+    short, long = (cost_of("llama-3.2-1b", context=context).activation_bytes for context in (2**13, 2**17))
+    assert long == pytest.approx(16 * short)
+    assert long < 1e12
+
+
+def test_a_window_bounds_the_cache():
+    known = replace(KNOWN["gpt2"], windows=(0, *[128] * 11))
+    assert cost_of(known, context=1024).kv_bytes == (1024 + 11 * 128) * 2 * 768 * 2
+    assert cost_of(known, context=100).kv_bytes == cost_of("gpt2", context=100).kv_bytes
+
+
+def test_batch_and_number_format_of_cache_and_decoding():
+    one, many = cost_of("gpt2", context=100), cost_of("gpt2", context=100, batch=8, dtype="fp8")
+    assert many.kv_bytes == 8 * one.kv_bytes // 2
+    assert many.decode_bytes == 124_439_808 + many.kv_bytes
+    assert cost_of("nanochat-d20", dtype="int8").decode_bytes < 561_000_000 - 65_536 * 1280 + 10**9
+    with pytest.raises(SpecError, match="a batch of 0"):
+        cost_of("gpt2", batch=0)
+
+
 def saved_bytes(model, x):
     """Every storage autograd keeps, once, but for the parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

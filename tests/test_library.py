@@ -30,7 +30,7 @@ def main() -> None:
     ledger: hw.Ledger = hw.claims("Q", results="results/")
     ids: list[str] = [judgement.claim.id for judgement in ledger]
     best: str = hw.suggest("gpt2", "memory").headline
-    loss: float = hw.predict("w48-h3-L2", 150).loss
+    loss: float | None = hw.predict("w48-h3-L2", 150).loss
     trained: hw.Trained = hw.train(task="recall", steps=10, learning_rate=[0.001, 0.01])
     again: hw.Trained = hw.train(trained.run)
     error: float = again.metrics["error"]

@@ -7,8 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwise.checkpoints.configuration import equal_cost as equal_cost
     from headwise.checkpoints.configuration import price as price
+    from headwise.checkpoints.configuration import prices as prices
     from headwise.checkpoints.configuration import read_config as read_config
+    from headwise.checkpoints.configuration import suggest as suggest
     from headwise.checkpoints.export import Exported as Exported
     from headwise.checkpoints.export import export_hf as export_hf
     from headwise.checkpoints.inspection import Inspection as Inspection
@@ -21,8 +24,9 @@ if TYPE_CHECKING:
     from headwise.comparison.answer import compare as compare
     from headwise.comparison.answer import compare_table as compare_table
     from headwise.comparison.answer import plan_comparison as plan_comparison
+    from headwise.comparison.evidence.table import Evidence as Evidence
+    from headwise.comparison.evidence.table import evidence as evidence
     from headwise.comparison.prediction import predict as predict
-    from headwise.comparison.suggest import suggest as suggest
     from headwise.cost import known_models as known_models
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
@@ -34,12 +38,12 @@ if TYPE_CHECKING:
     from headwise.models import build as build
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
+    from headwise.report.evidence_page import write_evidence as write_evidence
     from headwise.report.page import Report as Report
     from headwise.report.page import write_report as write_report
     from headwise.report.theory import bound as bound
     from headwise.report.theory import conditioning as conditioning
     from headwise.report.theory import heads_needed as heads_needed
-    from headwise.search import equal_cost as equal_cost
     from headwise.shape import AttentionShape as AttentionShape
     from headwise.shape import ModelShape as ModelShape
     from headwise.shape import ShapeError as ShapeError
@@ -76,6 +80,7 @@ _HOME = {
     "Answer": "comparison.answer",
     "Attention": "layers.attention",
     "AttentionShape": "shape",
+    "Evidence": "comparison.evidence.table",
     "Execution": "training.run",
     "Exported": "checkpoints.export",
     "Inspection": "checkpoints.inspection",
@@ -108,8 +113,9 @@ _HOME = {
     "describe_study": "studies._catalogue",
     "describe_task": "studies._catalogue",
     "doctor": "training.doctor",
-    "equal_cost": "search",
+    "equal_cost": "checkpoints.configuration",
     "equal_time": "measure.step_time",
+    "evidence": "comparison.evidence.table",
     "export_hf": "checkpoints.export",
     "export_runs": "store.listing",
     "find": "known",
@@ -127,13 +133,15 @@ _HOME = {
     "preset": "options",
     "price": "checkpoints.configuration",
     "price_study": "studies._running",
+    "prices": "checkpoints.configuration",
     "read_config": "checkpoints.configuration",
     "run_study": "studies._running",
     "runs": "store.listing",
-    "suggest": "comparison.suggest",
+    "suggest": "checkpoints.configuration",
     "swap": "checkpoints.swap",
     "train": "sweep.single",
     "truncate": "checkpoints.truncation",
+    "write_evidence": "report.evidence_page",
     "write_report": "report.page",
 }
 __all__ = sorted(_HOME)

@@ -17,13 +17,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headwise.kernels import kernel_fit
 from headwise.known import KNOWN, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.shown import Shown
 from headwise.spec import SpecError
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "float8": 1, "int8": 1}
+DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
 DEFAULT_CONTEXT = 1024
 FORWARDS_PER_STEP = 3  # a training step in forward passes: the backward pass is two
 CACHE, LEAST_SAMPLES = 8 * 2**20, 32  # bytes of a core's cache; fewer samples make products too thin
@@ -32,7 +34,10 @@ BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
 
 @dataclass(frozen=True)
 class Cost(Shown):
-    """The price of one model; sequences are `context` long, in batches of one. In a notebook it shows as a table."""
+    """The price of one model, of sequences `context` long; `kv_bytes` and `decode_bytes` are of a batch of them.
+
+    `decode_bytes` is what one decoded token of every sequence reads: the weights that take part, and the cache.
+    """
 
     shape: str
     context: int
@@ -44,17 +49,26 @@ class Cost(Shown):
     weight_bytes: int
     training_state_bytes: int
     activation_bytes: int
+    batch: int = 1
+    decode_bytes: int = 0
+    parameters_active: int = 0  # of the total, those that one token meets: fewer in a mixture of experts
     known_as: str = ""
     note: str = ""  # what the price leaves out
 
     @property
     def headline(self) -> str:
         note = f" Note: {self.note}." if self.note else ""
-        return f"{self.known_as} {self.shape}, one sequence of {self.context:,} tokens.{note}".lstrip()
+        many = "one sequence" if self.batch == 1 else f"{self.batch} sequences"
+        return f"{self.known_as} {self.shape}, {many} of {self.context:,} tokens.{note}".lstrip()
+
+    @property
+    def kernels(self) -> dict[str, Any]:
+        """GPU kernels made for heads of this size, and a warning where none likes them."""
+        return kernel_fit(ModelShape.parse(self.shape))
 
     def as_dict(self) -> dict[str, Any]:
         """What `headwise cost --json` prints."""
-        fields = asdict(self) | {"known_as": self.known_as or None}
+        fields = asdict(self) | {"known_as": self.known_as or None, "kernels": self.kernels}
         return fields if self.note else {name: value for name, value in fields.items() if name != "note"}
 
     def records(self) -> list[dict[str, Any]]:
@@ -62,6 +76,7 @@ class Cost(Shown):
         parts = [("parameters", name, count) for name, count in self.parameters.items()]
         parts += [("FLOPs", name, count) for name, count in self.flops.items()]
         parts += [("bytes", name, getattr(self, name)) for name in vars(self) if "bytes" in name]
+        parts += [("parameters", "active", self.parameters_active)]
         return [{"cost": cost, "of": name, "value": value} for cost, name, value in parts]
 
 
@@ -70,6 +85,7 @@ def cost_of(
     options: ModelOptions | None = None,
     *,
     context: int = 0,
+    batch: int = 1,
     dtype: str = "bfloat16",
     family: str = "",
     **details: Any,
@@ -84,28 +100,41 @@ def cost_of(
     known = find(model, family, context=context, **details) if isinstance(model, str) else model
     options = options or known.options
     shape = options.complete(known.shape)
-    if dtype not in DTYPE_BYTES:
-        raise SpecError(f"no dtype '{dtype}'; there are {', '.join(DTYPE_BYTES)}")
+    dtype = read_dtype(dtype)
+    if batch < 1:
+        raise SpecError(f"a batch of {batch} sequences is not possible; use 1 or more")
     length = sequence_length(options, context)
-    counts = parameters(shape, options)
-    forward, training = forward_flops(shape, options, length), training_flops(shape, options, length)
+    counts, experts = parameters(shape, options), known.experts
+    if experts:
+        parts = experts.parameters(shape.width)
+        parts["norms"] = counts["norms"] + experts.layers * _norm(options, shape.width)  # the one before the experts
+        added = sum(parts.values()) - counts["norms"]
+        counts |= {**parts, "body": counts["body"] + added, "total": counts["total"] + added}
+    products = 2 * experts.products(shape.width) if experts else 0
+    forward = forward_flops(shape, options, length) + products * length
     cached = kv_bytes_per_token(shape, options, dtype)
+    kv_bytes = batch * cached_numbers(shape, known.windows, length) * DTYPE_BYTES[dtype]
+    active = counts["total"] - (experts.idle(shape.width) if experts else 0)
+    looked_up = counts["embeddings"] if options.vocab and not options.tied else 0  # a row of the table, not all of it
     return Cost(
         shape=str(shape),
         context=length,
         dtype=dtype,
         parameters=counts,
         flops={
-            "train_per_token": training // length,
-            "train": training,
+            "train_per_token": FORWARDS_PER_STEP * forward // length,
+            "train": FORWARDS_PER_STEP * forward,
             "prefill": forward,
-            "decode": decode_flops(shape, options, length),
+            "decode": decode_flops(shape, options, length) + products,
         },
         kv_bytes_per_token=cached,
-        kv_bytes=cached * length,
+        kv_bytes=kv_bytes,
         weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
-        activation_bytes=activation_bytes(shape, options, length),
+        activation_bytes=activation_bytes(shape, options, length, batch, fused=True),
+        batch=batch,
+        decode_bytes=(active - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
+        parameters_active=active,
         known_as=known.name,
         note=known.note,
     )
@@ -124,6 +153,25 @@ class KnownModels(Shown):
         return list(self.rows)
 
 
+@dataclass(frozen=True)
+class Costs(Shown):
+    """Several models, a column each."""
+
+    costs: tuple[Cost, ...]
+
+    def as_dict(self) -> list[Any]:
+        return [cost.as_dict() for cost in self.costs]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per number, with a column per model."""
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for cost in self.costs:
+            for record in cost.records():
+                row = rows.setdefault((record["cost"], record["of"]), {"cost": record["cost"], "of": record["of"]})
+                row[cost.known_as or cost.shape] = record["value"]
+        return list(rows.values())
+
+
 def known_models() -> KnownModels:
     """Name, shape, family and parameters of each; `published` is what its authors count."""
     return KnownModels(
@@ -139,6 +187,14 @@ def known_models() -> KnownModels:
             for known in KNOWN.values()
         )
     )
+
+
+def read_dtype(name: str) -> str:
+    """A number format by its own name or a short one: fp8 is float8."""
+    dtype = DTYPE_NAMES.get(name.lower(), name.lower())
+    if dtype not in DTYPE_BYTES:
+        raise SpecError(f"no dtype '{name}'; there are {', '.join((*DTYPE_BYTES, *DTYPE_NAMES))}")
+    return dtype
 
 
 def sequence_length(options: ModelOptions, context: int = 0) -> int:
@@ -283,18 +339,32 @@ def cached_per_token(shape: ModelShape) -> int:
     return sum(layer.cached_per_token for layer in shape.layers)
 
 
+def cached_numbers(shape: ModelShape, windows: tuple[int, ...], context: int) -> int:
+    """Numbers that all layers cache of a whole sequence; a layer with a window keeps no more than that (0: no window).
+
+    Of a shape that leaves nothing to options.
+    """
+    if not windows:
+        return cached_per_token(shape) * context
+    spans = (min(context, window or context) for window in windows)
+    return sum(layer.cached_per_token * span for layer, span in zip(shape.layers, spans, strict=True))
+
+
 def kv_bytes_per_token(shape: ModelShape, options: ModelOptions, dtype: str = "bfloat16") -> int:
     """Bytes of the KV cache per token, in 16 bits unless another type is asked for."""
     return cached_per_token(options.complete(shape)) * DTYPE_BYTES[dtype]
 
 
-def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1) -> int:
-    """Float32 bytes that the plain path keeps for the backward pass; an estimate, within 10 % of what autograd saves.
+def activation_bytes(
+    shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1, *, fused: bool = False
+) -> int:
+    """Float32 bytes kept for the backward pass; an estimate, within 10 % of what autograd saves.
 
-    Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once.
+    Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once. The
+    plain path keeps the attention weights; a fused kernel, which runs by default, keeps none, and no mask.
     """
     layers = counted_layers(shape, options)
-    numbers = sum(times * _layer_saved(a, mlp, options, tokens, batch) for (a, mlp), times in layers)
+    numbers = sum(times * _layer_saved(a, mlp, options, tokens, batch, fused) for (a, mlp), times in layers)
     return 4 * (numbers + batch * tokens * _edge_saved(shape.width, options))
 
 
@@ -309,23 +379,27 @@ def fitting_micro_batches(shape: ModelShape, options: ModelOptions, tokens: int,
     return parts
 
 
-def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens: int, batch: int) -> int:
+def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens: int, batch: int, fused: bool) -> int:
     w, parts = shape.width, 2 if mlp else 1
     norm = _norm_saved(options, w)
     per_token = parts * (w + norm * (2 if options.norm_place == "sandwich" else 1))
-    per_token += _attention_saved(shape, options, tokens) + _mlp_saved(mlp, options)
+    per_token += _attention_saved(shape, options, tokens, fused) + _mlp_saved(mlp, options)
     shared = 0
-    if options.causal:
+    if options.causal and not fused:
         shared += tokens * tokens // 4  # the mask, a byte per pair
     if options.positions == "rotary":
         shared += 2 * tokens * shape.rotated  # cosines and sines, for queries and for keys
     return batch * tokens * per_token + shared
 
 
-def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int) -> int:
+def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int, fused: bool) -> int:
     h, g, r, v, c, q = shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank, shape.kv_latent, shape.q_latent
-    saved = 2 * h * r + 2 * h * v  # queries, keys, values, and what the heads give to the output projection
-    saved += h * tokens * (2 if options.causal else 1)  # weights; a mask makes a second copy
+    if fused:  # keys and values as they are shared, unless a latent makes them; a logarithm for each query
+        own = h if c else g
+        saved = h * r + own * (r + v) + h * v + h
+    else:
+        saved = 2 * h * r + 2 * h * v  # queries, keys, values, and what the heads give to the output projection
+        saved += h * tokens * (2 if options.causal else 1)  # weights; a mask makes a second copy
     normed = options.qk_norm != "none"
     if normed or c or q or options.logit_scale:  # these keep their input, a part of the whole input projection
         saved += (q or h * r) + (c + shape.rope_rank if c else g * (r + v))

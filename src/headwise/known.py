@@ -13,14 +13,41 @@ from headwise.spec import SpecError
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of gated MLPs in the place of one, in layers whose shape has an MLP of 0."""
+
+    layers: int
+    count: int  # experts of a layer, of which a token meets `active`
+    active: int
+    mlp: int  # hidden width of one
+    shared: int = 0  # hidden width of those that every token meets
+    extra: int = 0  # parameters of a layer beside experts and router: a bias, or a gate
+
+    def parameters(self, width: int) -> dict[str, int]:
+        """By part: the experts, and the router that chooses among them."""
+        each = 3 * width * (self.count * self.mlp + self.shared)
+        return {"experts": self.layers * each, "router": self.layers * (width * self.count + self.extra)}
+
+    def idle(self, width: int) -> int:
+        """Parameters that a token does not meet."""
+        return self.layers * 3 * width * (self.count - self.active) * self.mlp
+
+    def products(self, width: int) -> int:
+        """Multiplications for one token."""
+        return self.layers * width * (3 * (self.active * self.mlp + self.shared) + self.count)
+
+
+@dataclass(frozen=True)
 class Known:
-    """A named model. `published` counts what `options` describe; `note` says what the price leaves out."""
+    """A model. `published` counts what `options` describe; `note` says what the price leaves out."""
 
     name: str
     shape: ModelShape
     options: ModelOptions = field(default_factory=ModelOptions)
     published: int | None = None
     note: str = ""
+    windows: tuple[int, ...] = ()  # tokens that each layer sees, 0 for all; empty where every layer sees all
+    experts: Experts | None = None
 
 
 def _known(name: str, shape: str, family: str, published: int | None, note: str = "", **options: Any) -> Known:

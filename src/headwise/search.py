@@ -83,7 +83,7 @@ class EqualShapes(list[EqualCostShape], Shown):
 
 
 def equal_cost(
-    base: ModelShape | str,
+    base: ModelShape | str | Known,
     options: ModelOptions | None = None,
     *,
     hold: str = "params",
@@ -96,7 +96,7 @@ def equal_cost(
     `base` is a shape or the name of a known model, whose options count where none are given. `hold` is params, flops or
     kv (for equal time see `equal_time`), `tolerance` how far that cost may be off (0.01 or "1%"), `vary` any of AXES.
     """
-    known = find(base) if isinstance(base, str) else Known("", base)
+    known = find(base) if isinstance(base, str) else base if isinstance(base, Known) else Known("", base)
     options = options or known.options
     base = options.complete(known.shape)
     tolerance, vary = read_fraction(tolerance), tuple(vary)

@@ -7,6 +7,7 @@ tasks, studies and checkpoint readers in files of their own are all loaded by `O
 
 import hashlib
 import json
+import re
 import sys
 import tempfile
 import traceback
@@ -110,6 +111,14 @@ def check_writable(folder: str | Path) -> None:
 def _shortened(path: Path) -> str:
     text = str(path)
     return text if len(text) < 200 else f"{text[:100]}…{text[-50:]}"
+
+
+def read_count(text: str | int, what: str) -> int:
+    """A number of tokens or sequences: 2048, or 32k for 32 × 1024."""
+    match = re.fullmatch(r"(\d+)\s*([km]?)", str(text).strip().lower())
+    if not match:
+        raise SpecError(f"cannot read '{text}' as the {what}; write 2048, or 32k for 32 × 1024")
+    return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
 
 
 class OwnFile:

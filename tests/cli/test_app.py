@@ -30,6 +30,16 @@ def test_cost_of_a_shape_made_a_model():
     assert image["parameters"]["total"] == KNOWN["vit-b16"].published
 
 
+def test_several_models_are_columns():
+    rows = as_json("cost", "gpt2", "w1792-h1-L28", "--context", "32k", "--batch", "8", "--dtype", "fp8")
+    assert [row["context"] for row in rows] == [32_768, 32_768]
+    assert rows[0]["kv_bytes"] == 8 * 32_768 * 12 * 2 * 768
+    assert (rows[0]["kernels"]["warning"], rows[1]["kernels"]["kernels"]) == ("", [])
+    table = headwise("cost", "gpt2", "w1792-h1-L28").stdout
+    assert "heads of 1792 are beyond every flash kernel" in " ".join(table.split())
+    assert all(len(line) <= 80 for line in table.splitlines())
+
+
 def test_an_attention_shape_says_that_it_is_only_that():
     assert "attention only" in headwise("cost", "deepseek-v2-lite").stdout
     assert "attention only" in as_json("cost", "deepseek-v2-lite")["note"]

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -305,12 +306,21 @@ def test_a_dry_run_that_does_not_fit_says_what_would(tmp_path, invented_pace):
 
 
 def test_suggest_answers_from_the_ledger(tmp_path):
-    said = as_json("suggest", "--base", "llama-3.2-1b", "--goal", "memory", "--store", str(tmp_path / "runs.db"))
-    assert said["base"] == "w2048-h32-g8-L16"
-    assert {line["id"] for one in said["suggestions"] for line in one["evidence"]} >= {"N3", "N4"}
-    table = headwise("suggest", "--base", "w512-h8-L6", "--store", str(tmp_path / "runs.db")).stdout
-    assert "untested" in table
-    assert all(len(line) <= 80 for line in table.splitlines())
+    """The shipped results where no others are named; a store without runs has nothing to say."""
+    words = ("suggest", "llama-3.2-1b", "--goal", "memory", "--context", "32k", "--batch", "8", "--dtype", "fp8")
+    said = as_json(*words)
+    assert {claim["id"] for one in said for claim in one["claims"]} >= {"N3", "N4"}
+    assert said == as_json("suggest", "--base", *words[1:])
+    assert said == as_json(*words, "--from", str(Path(__file__).parents[2] / "results"))
+    without = as_json(*words, "--store", str(tmp_path / "runs.db"))
+    assert all(one["claims"] == [] for one in without)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "nanochat-d20", "qwen3-0.6b", "llama-3-8b"])
+def test_suggest_is_a_screen_of_80_columns(model):
+    lines = headwise("suggest", model, "--goal", "memory").stdout.splitlines()
+    assert len(lines) <= 40
+    assert all(len(line) <= 80 or "headwise compare" in line for line in lines)
 
 
 def test_mistakes_are_sentences(tmp_path, monkeypatch):
@@ -331,6 +341,11 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch):
         (["compare", "--from", "rows.csv"], "name one or more with --arm-columns"),
         (["compare", "--task", TASK, "--base", "w8-h2", "--higher-is-better"], "the lower it is"),
         (["suggest", "--base", "w8-h2", "--goal", "beauty"], "no goal"),
+        (["suggest", "w8-h2", "--task", "chess"], "no kind of task 'chess'"),
+        (["suggest", "w8-h2", "--context", "long"], "cannot read 'long'"),
+        (["suggest"], "give a shape"),
+        (["evidence", "--axis", "colour"], "no axis 'colour'"),
+        (["evidence", "--held", "money"], "cannot select held 'money'"),
     ):
         with pytest.raises(SpecError, match=re.escape(said)):  # which the command line prints, and exits with 2
             app([*words, "--store", "runs.db"], standalone_mode=False)

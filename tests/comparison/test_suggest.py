@@ -1,63 +1,105 @@
-"""Suggestions: exact costs, and evidence named claim by claim."""
+"""Suggestions: exact costs, computed labels, published evidence, and claims that speak of the task."""
 
 import pytest
 
-from headwise.comparison.suggest import suggestions
+import headwise as hw
+from headwise.comparison.moves import MOVES, label, proxy, refilled
+from headwise.comparison.suggest import suggest_for
 from headwise.cost import cost_of
-from headwise.known import find
-from headwise.ledger.claims import Claim
-from headwise.ledger.judge import Judgement
-from headwise.ledger.law import LossPoint, fit
-from headwise.options import ModelOptions
+from headwise.known import KNOWN, find
+from headwise.options import ModelOptions, preset
+from headwise.search import starting_point
+from headwise.shape import ModelShape
 from headwise.spec import SpecError
 
 
-def judged(name, decided):
-    claim = Claim(name, f"claim {name}", "", "", lambda rows: [])
-    return Judgement(claim, decided, "laptop", seeds=3)
+@pytest.fixture(scope="module")
+def memory():
+    return {name: hw.suggest(name, "memory").document for name in ("gpt2", "nanochat-d20", "qwen3-0.6b", "llama-3-8b")}
 
 
-def test_suggestions_name_their_evidence_and_exact_costs():
-    base = find("w512-h8-L6").shape
-    found = suggestions(base, ModelOptions(), "memory", [judged("N3", "holds"), judged("N4", "fails")])
-    shared, *_, latent = found["suggestions"]
-    assert (shared["shape"], shared["standing"]) == ("w512-h8-g2-L6", "supported")
-    assert shared["kv_bytes_per_token_difference"] == -0.75
-    assert shared["kv_bytes_per_token"] == cost_of(find("w512-h8-g2-L6").shape).kv_bytes_per_token
-    assert (latent["standing"], latent["kv_bytes_per_token_difference"]) == ("contradicted", -0.75)
-    assert [(line["id"], line["says"]) for line in latent["evidence"]] == [("N3", "against")]
-    assert "w512-h8-g2-L6" in found["answer"]
-    assert "N4" in found["answer"]
+def test_costs_are_exact_and_parameters_are_kept(memory):
+    first = memory["gpt2"]["suggestions"][0]
+    assert first["shape"] == "w768-h12-g3-L12-m3648"
+    cost = cost_of(ModelShape.parse(first["shape"]), KNOWN["gpt2"].options)
+    assert (first["kv_bytes"], first["kv_bytes_difference"]) == (cost.kv_bytes, -0.75)
+    assert first["parameters"] == cost.parameters["total"]
+    for document in memory.values():
+        for one in document["suggestions"]:
+            assert one["kv_bytes_difference"] < 0
+            if one["refilled"]:
+                assert abs(one["parameters_body_difference"]) < 0.002
 
 
-def test_suggestions_for_quality_keep_the_parameters_and_say_when_nothing_is_settled():
-    base = find("w512-h8-L6").shape
-    found = suggestions(base, ModelOptions(), "quality", [judged("N1", "open"), judged("L2", "open")])
-    shapes = {"w512-h4-L6", "w512-h8-r128-v64-L6-m1536", "w512-h16-r64-L6-m1024"}
-    assert {one["shape"] for one in found["suggestions"]} == shapes
-    assert all(abs(one["parameters_difference"]) < 0.01 for one in found["suggestions"])
-    assert {one["standing"] for one in found["suggestions"]} == {"untested"}
-    assert "does not resolve" in found["answer"]
-    torn = suggestions(base, ModelOptions(), "quality", [judged("N1", "holds"), judged("L2", "holds")])
-    assert next(one for one in torn["suggestions"] if one["shape"] == "w512-h4-L6")["standing"] == "disputed"
-    assert "No move" in suggestions(find("w7-h7-m7").shape, ModelOptions(), "quality", [])["answer"]
+def test_labels_are_computed(memory):
+    assert memory["gpt2"]["answer"] == "For memory: KV heads 12 → 3, MLP 3072 → 3648"
+    base, arm = (ModelShape.parse(text) for text in ("w768-h12-L12", "w768-h24-L8"))
+    assert label(base, arm) == "layers 12 → 8, heads 12 → 24, KV heads 12 → 24, head dim 64 → 32"
+
+
+def test_a_latent_has_its_rotary_part_and_is_not_for_learned_positions(memory):
+    """Nobody published a latent beside learned positions."""
+    assert "c" not in "".join(one["shape"] for one in memory["gpt2"]["suggestions"])
+    for name in ("nanochat-d20", "qwen3-0.6b", "llama-3-8b"):
+        latent = next(one["shape"] for one in memory[name]["suggestions"] if "-c" in one["shape"])
+        assert "-c512-p64-" in latent
+    bare = suggest_for("w512-h8-L6", "memory").document["suggestions"]
+    assert any("-c256-p32-" in one["shape"] for one in bare)
+
+
+def test_what_our_runs_found_worse_is_named_and_not_suggested(memory):
+    """L6, L7 and L11 fail on text; on images L5 holds."""
+    moves = {move["move"]: [claim["id"] for claim in move["claims"]] for move in memory["gpt2"]["found_worse"]}
+    assert moves == {"fewer layers with more heads": ["L6", "L7", "L11"]}
+    images = suggest_for("vit-b16", "memory", task="vision").document
+    assert "fewer layers with more heads" in {one["move"] for one in images["suggestions"]}
+    lookup = suggest_for("gpt2", "memory", task="lookup").document
+    assert "fewer KV heads" in {one["move"] for one in lookup["found_worse"]}  # N4
+
+
+def test_the_condition_number_is_no_evidence():
+    assert not {"L1", "L2", "L3", "L4", "L12", "L13"} & {name for move in MOVES for name in move.claims}
+
+
+def test_expected_quality_is_a_distribution_and_a_number_takes_five_labs(memory):
+    for document in memory.values():
+        for one in document["suggestions"]:
+            assert sum(one["expected"].values()) == pytest.approx(1)
+            for cell in one["evidence"].values():
+                assert (cell["loss_change"] is not None) == (cell["loss_labs"] >= 5)
+    shared = memory["gpt2"]["suggestions"][0]
+    assert shared["expected"]["worse"] < 0.5
+    far = next(one for one in memory["gpt2"]["suggestions"] if one["move"] == "even fewer KV heads")
+    assert far["expected"]["worse"] > shared["expected"]["worse"]
+
+
+def test_context_batch_and_number_format_count():
+    short, long = (suggest_for("gpt2", "memory", **given) for given in ({}, {"batch": 8, "dtype": "fp8"}))
+    assert long.document["kv_bytes"] == 4 * short.document["kv_bytes"]
+    assert long.document["suggestions"][0]["decode_bytes_difference"] < -0.15
+
+
+def test_the_command_to_test_it_runs_the_same_move_on_a_smaller_model(memory):
+    test = memory["gpt2"]["test"]
+    assert test.endswith("--family gpt2 --base w384-h12-L4 --arms w384-h12-g3-L4-m1824")
+    small = proxy(starting_point(find("llama-3-8b").shape))
+    assert (small.layer.group, small.layer.qk_rank, small.depth) == (4, 32, 4)
+
+
+def test_refilling_keeps_the_body_and_stops_at_a_thin_mlp():
+    options = preset("llama", vocab=100)
+    base = starting_point(ModelShape.parse("w512-h8-L6-m2048"))
+    wide = starting_point(ModelShape.parse("w512-h64-r64-L6-m2048"))
+    assert refilled(base, wide, options) is None
+
+
+def test_quality_and_mistakes():
+    found = suggest_for("w512-h8-L6", "quality").document["suggestions"]
+    assert {one["move"] for one in found} >= {"fewer, larger heads", "a larger query/key rank"}
+    assert all(abs(one["parameters_body_difference"]) < 0.01 for one in found)
+    assert "Nothing is recommended" in suggest_for("w7-h7-m7", "quality").document["answer"]
     with pytest.raises(SpecError, match="no goal 'beauty'"):
-        suggestions(base, ModelOptions(), "beauty", [])
-
-
-def test_the_law_says_what_a_move_changes_and_where_it_ends():
-    points = [
-        LossPoint(find(text).shape, steps, 1 + find(text).shape.layers[0].heads ** 0.1 * steps**-0.2)
-        for text in ("w16-h2-L2", "w32-h4-L4", "w32-h2-L2", "w64-h8-L1", "w48-h4-L3-m96", "w64-h1-L6", "w48-h16-r4-L2")
-        for steps in (100, 300)
-    ]
-    law, base = fit(points), find("w32-h4-L2").shape
-    found = suggestions(base, ModelOptions(), "quality", [], law=law)["suggestions"]
-    fewer = next(one for one in found if one["shape"] == "w32-h2-L2")["law"]
-    wanted = law.change(base, find("w32-h2-L2").shape, 300)
-    assert (fewer["loss_difference"], fewer["steps"]) == (wanted.value - 1, 300)
-    assert fewer["low"] < fewer["loss_difference"] < min(0, fewer["high"])
-    assert not fewer["extrapolated"]
-    large = suggestions(find("gpt2").shape, find("gpt2").options, "quality", [], law=law)["suggestions"]
-    assert all(one["law"]["extrapolated"] and "parameters" in one["law"]["outside"][0] for one in large)
-    assert suggestions(base, ModelOptions(), "quality", [])["suggestions"][0]["law"] is None
+        suggest_for("gpt2", "beauty")
+    with pytest.raises(SpecError, match="no kind of task"):
+        suggest_for("gpt2", "memory", task="chess")
+    assert ModelOptions().positions == "none"

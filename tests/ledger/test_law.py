@@ -6,10 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import linregress, spearmanr
 from typer.testing import CliRunner
 
 from headwise.cli.app import app
+from headwise.comparison.prediction import fit_variant
 from headwise.ledger import law as law_module
 from headwise.ledger.law import FEATURES, SIZE, LossPoint, families_left_out, features, fit, rank_correlation
 from headwise.shape import ModelShape
@@ -162,9 +163,39 @@ def test_predict_tells_a_loss_and_its_interval(store):
     assert found["loss"] == pytest.approx(truth("w48-h3-L2", 150), rel=0.01)
     assert found["low"] < found["loss"] < found["high"]
     assert (found["outside"], found["points"], found["task"]) == ([], 27, "text")
+    assert "Python's standard library, bytes, context 32, batch 32" in found["trained"]
+    larger = asked("w128-h8-L2", "--steps", "150", "--store", str(store)).stdout
+    assert "not to be trusted: parameters 393,216" in larger.replace("\n", " ")
+
+
+def test_no_law_reaches_thirty_times_as_far(store):
+    """There the nearest published comparisons stand in the place of a number."""
+    found = json.loads(asked("gpt2", "--steps", "150", "--store", str(store), "--json").stdout)
+    assert (found["loss"], found["low"], found["high"]) == (None, None, None)
+    assert found["beyond"] > 30
+    assert all(5e7 < row["scale"] < 2e8 for row in found["evidence"])
     told = asked("gpt2", "--steps", "150", "--store", str(store)).stdout
-    assert "bits per byte" in told
-    assert "not to be trusted: parameters 84,934,656" in told.replace("\n", " ")
+    assert "No number" in told
+    assert "bits per byte" not in told
+
+
+def test_a_rung_of_the_ladder_has_its_variants_own_law(store):
+    """With an interval that widens with distance, as scipy's regression has it."""
+    rungs = [(17_408, 3.5), (65_000, 3.2), (140_000, 3.1), (180_000, 3.02)]
+    law = fit_variant("base", rungs)
+    line = linregress(np.log([size for size, _ in rungs]), np.log([loss for _, loss in rungs]))
+    near, far = law.predict(100_000), law.predict(3_000_000)
+    assert near.value == pytest.approx(np.exp(line.intercept + line.slope * np.log(100_000)))
+    around = np.square(np.log([size for size, _ in rungs]) - np.mean(law.sizes)).sum()
+    assert law.spread / np.sqrt(around) == pytest.approx(line.stderr)
+    assert np.log(far.high / far.low) > 1.5 * np.log(near.high / near.low)
+    assert (near.outside, len(far.outside)) == ((), 1)
+    found = json.loads(asked("w48-h3-L3", "--steps", "150", "--store", str(store), "--json").stdout)
+    assert "variant 'base'" in found["law"]
+    assert (
+        "of all shapes"
+        in json.loads(asked("w48-h3-L3", "--steps", "99", "--store", str(store), "--json").stdout)["law"]
+    )
 
 
 def test_predict_says_what_is_missing(tmp_path):

@@ -7,10 +7,19 @@ import torch
 import transformers as hf
 
 import headwise as hw
-from headwise.cost import parameters
 from headwise.spec import SpecError
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_key_value_heads": 2}
+MLA = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1}
+MLA |= {
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_group": 1,
+    "topk_group": 1,
+}
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 61}),
     "gpt2 with an MLP of its own": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80}),
@@ -23,6 +32,11 @@ MODELS = {
     "gemma": ("GemmaForCausalLM", {**SIZES, "num_key_value_heads": 1, "head_dim": 16}),
     "gemma2": ("Gemma2ForCausalLM", {**SIZES, "num_key_value_heads": 2, "head_dim": 16}),
     "gemma3": ("Gemma3ForCausalLM", {**SIZES, "num_key_value_heads": 1, "head_dim": 16}),
+    "mixtral": ("MixtralForCausalLM", {**SIZES, "num_key_value_heads": 2, "num_local_experts": 4}),
+    "qwen2-moe": ("Qwen2MoeForCausalLM", {**SIZES, **EXPERTS, "shared_expert_intermediate_size": 40}),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", {**SIZES, **EXPERTS, "head_dim": 16, "mlp_only_layers": [1]}),
+    "deepseek-v2": ("DeepseekV2ForCausalLM", {**SIZES, **MLA, "q_lora_rank": None, "n_shared_experts": 2}),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", {**SIZES, **MLA, "q_lora_rank": 20, "n_group": 2, "topk_group": 1}),
     "nanochat": ("NanoChatForCausalLM", {**SIZES, "vocab_size": 61}),
     "bert": ("BertModel", {**SIZES, "vocab_size": 61}),
     "bert, masked": ("BertForMaskedLM", {**SIZES, "vocab_size": 61}),
@@ -42,20 +56,42 @@ def test_as_many_parameters(name, tmp_path):
     known = hw.read_config(tmp_path)
     assert known == hw.read_config(str(tmp_path / "config.json"))
     assert (known.shape.depth, known.shape.width, known.note) == (3, 48, "")
-    assert parameters(known.shape, known.options)["total"] == sum(p.numel() for p in model.parameters())
+    assert hw.price(tmp_path).parameters["total"] == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("config", "shape"),
+    ("config", "shape", "total", "active"),
     [
-        (lambda: hf.DeepseekV3Config(), "w7168-h128-r192-v128-c512-q1536-p64-L61-m0"),
-        (lambda: hf.MixtralConfig(), "w4096-h32-g8-L32-m0"),
+        (lambda: hf.DeepseekV3Config(), "w7168-h128-r192-v128-c512-q1536-p64-m18432x3,0x58", 671e9, 37.5e9),
+        (lambda: hf.MixtralConfig(), "w4096-h32-g8-L32-m0", 46.7e9, 12.9e9),
     ],
 )
-def test_experts_are_left_out_and_that_is_said(config, shape, tmp_path):
+def test_experts_count_in_all_and_by_token(config, shape, total, active, tmp_path):
+    """As their authors say."""
     config().save_pretrained(tmp_path)
-    known = hw.read_config(tmp_path)
-    assert (str(known.shape), "attention only" in known.note) == (shape, True)
+    cost = hw.price(tmp_path)
+    assert cost.shape == shape
+    assert (cost.parameters["total"], cost.parameters_active) == (
+        pytest.approx(total, rel=0.003),
+        pytest.approx(active, rel=0.003),
+    )
+
+
+def test_layers_with_windows_keep_no_more_than_those(tmp_path):
+    hf.MistralConfig(sliding_window=4096, num_hidden_layers=3).save_pretrained(tmp_path)
+    assert hw.read_config(tmp_path).windows == (4096, 4096, 4096)
+    assert hw.price(tmp_path, context=32_768).kv_bytes == 4096 * hw.price(tmp_path).kv_bytes_per_token
+    hf.Gemma3TextConfig(num_hidden_layers=7, sliding_window=64).save_pretrained(tmp_path)
+    assert hw.read_config(tmp_path).windows == (64, 64, 64, 64, 64, 0, 64)
+
+
+def test_a_configuration_is_as_good_as_a_name(tmp_path):
+    hf.GPT2Config().save_pretrained(tmp_path)
+    assert (
+        hw.suggest(tmp_path, "memory").document["suggestions"] == hw.suggest("gpt2", "memory").document["suggestions"]
+    )
+    assert list(hw.equal_cost(str(tmp_path))) == list(hw.equal_cost("gpt2"))
+    assert [cost.parameters["total"] for cost in hw.prices([tmp_path, "gpt2"]).costs] == [124_439_808] * 2
 
 
 def test_a_folder_that_headwise_wrote(tmp_path):

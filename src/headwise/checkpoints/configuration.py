@@ -4,17 +4,50 @@ known = read_config("path/config.json")        # or the folder it lies in
 known.shape, known.options, known.note         # the note says what a price leaves out
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_configuration
-from headwise.cost import Cost, cost_of
-from headwise.known import Known
+from headwise.comparison.suggest import Suggestions, suggest_for
+from headwise.cost import Cost, Costs, cost_of
+from headwise.known import Known, find
 from headwise.options import ModelOptions
+from headwise.search import EqualShapes
+from headwise.search import equal_cost as search_shapes
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
+
+
+def model_of(text: str | Path | Known, family: str = "", **details: Any) -> Known:
+    """A known model, a shape, or what a config.json (or the folder it lies in) describes."""
+    if isinstance(text, Known):
+        return text
+    if isinstance(text, Path) or Path(text).expanduser().exists():
+        return read_config(text)
+    return find(text, family, **details)
+
+
+def suggest(base: str | Path | Known, goal: str = "quality", **settings: Any) -> Suggestions:
+    """What to change in a model before any training: exact costs, published evidence, and our own claims.
+
+    `base` is a shape, a known model or a config.json; `goal` is memory, speed or quality. `settings`: context, batch
+    and dtype that costs are for, `task` (text, lookup or vision), and a `store` or `results` for our own claims (the
+    results that are shipped, where none is named).
+    """
+    return suggest_for(model_of(base), goal, **settings)
+
+
+def equal_cost(
+    base: ModelShape | str | Path | Known, options: ModelOptions | None = None, **settings: Any
+) -> EqualShapes:
+    """Every shape that costs what the base costs: a shape, a known model or a config.json.
+
+    `settings` are those of `headwise.search.equal_cost`: hold, tolerance, vary, context.
+    """
+    return search_shapes(base if isinstance(base, ModelShape) else model_of(base), options, **settings)
 
 
 def price(model: ModelShape | Known | str | Path, options: ModelOptions | None = None, **settings: Any) -> Cost:
@@ -22,9 +55,14 @@ def price(model: ModelShape | Known | str | Path, options: ModelOptions | None =
 
     `settings` are those of `headwise.cost.cost_of`: context, dtype, and a family with what it needs.
     """
-    if isinstance(model, Path) or (isinstance(model, str) and Path(model).exists()):
+    if isinstance(model, Path) or (isinstance(model, str) and Path(model).expanduser().exists()):
         model = read_config(model)
     return cost_of(model, options, **settings)
+
+
+def prices(models: Iterable[str | Path | Known | ModelShape], **settings: Any) -> Costs:
+    """Several models at once, a column each in the table."""
+    return Costs(tuple(price(model, **settings) for model in models))
 
 
 def read_config(source: str | Path) -> Known:

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
-from headwise.known import Known
+from headwise.known import Experts, Known
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 LayerWatch = Callable[[Sequence[int]], Iterable[int]]
-EXPERTS = "attention only: its MLPs are mixtures of experts, which headwise does not price"
 HEAD_COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "nhead")
 
 
@@ -264,9 +263,17 @@ def activation_of(name: str) -> Any:
     return {"gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}.get(name, name)
 
 
-def known_of(layer: AttentionShape, depth: int, mlp: int, options: ModelOptions, note: str = "") -> Known:
-    """A model of equal layers."""
-    return Known("", ModelShape.of([layer] * depth, [mlp] * depth), options, None, note)
+def known_of(
+    layer: AttentionShape,
+    depth: int,
+    mlp: int | Sequence[int],
+    options: ModelOptions,
+    windows: tuple[int, ...] = (),
+    experts: Experts | None = None,
+) -> Known:
+    """A model of layers with equal attention; an MLP of 0 stands for `experts`."""
+    mlps = [mlp] * depth if isinstance(mlp, int) else mlp
+    return Known("", ModelShape.of([layer] * depth, mlps), options, windows=windows, experts=experts)
 
 
 def find_number(config: Any, names: Iterable[str]) -> int | None:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from headwise.cli import checkpoints as cli_checkpoints
 from headwise.cli import compare as cli_compare
+from headwise.cli import evidence as cli_evidence
 from headwise.cli import export as cli_export
 from headwise.cli import predict as cli_predict
 from headwise.cli import report as cli_report
@@ -43,10 +44,15 @@ app = typer.Typer(
     epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
 )
 
-for commands in (cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_predict, cli_export):
+for commands in (
+    cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_evidence, cli_predict, cli_export,
+):  # fmt: skip
     commands.add_to(app)
 
-ShapeArgument = Annotated[str, typer.Argument(help="A shape (w512-h8-L6) or a known model (gpt2).", show_default=False)]
+ShapesArgument = Annotated[
+    list[str],
+    typer.Argument(help="Shapes (w512-h8-L6), known models (gpt2) or config.json files.", show_default=False),
+]
 FamilyOption = Annotated[
     str,
     typer.Option(
@@ -54,7 +60,9 @@ FamilyOption = Annotated[
         show_default="the layers alone",
     ),
 ]
-TokensOption = Annotated[int, typer.Option(help="Tokens per sequence.", show_default="the model's, else 1024")]
+TokensOption = Annotated[
+    str, typer.Option(help="Tokens per sequence: 2048, 32k.", show_default="the model's, else 1024")
+]
 
 
 def main() -> None:
@@ -115,35 +123,40 @@ def demo(
     show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
 
 
-@app.command(epilog="Example: headwise cost w512-h8-L6 --family gpt2 --vocab 50257")
+@app.command(epilog="Example: headwise cost gpt2 qwen3-0.6b --context 32k --batch 8")
 def cost(
-    shape: ShapeArgument,
+    shapes: ShapesArgument,
     family: FamilyOption = "",
     vocab: Annotated[
         int, typer.Option(help="Vocabulary size (needed with --family of a language model).", show_default=False)
     ] = 0,
-    context: TokensOption = 0,
+    context: TokensOption = "0",
+    batch: Annotated[str, typer.Option(help="Sequences decoded at once.")] = "1",
     image: Annotated[int, typer.Option(help="Image side in pixels (vit).")] = 224,
     patch: Annotated[int, typer.Option(help="Patch side in pixels (vit).")] = 16,
     classes: Annotated[int, typer.Option(help="Number of classes (vit).")] = 1000,
     dtype: Annotated[
-        str, typer.Option(help="Number format of weights and KV cache: float32, bfloat16 or float16.")
-    ] = "bfloat16",
+        str, typer.Option(help="Number format of weights and KV cache: fp32, bf16, fp16, fp8 or int8.")
+    ] = "bf16",
     as_json: AsJson = False,
 ) -> None:
-    """Parameters, FLOPs, KV cache and memory of one shape."""
+    """Parameters, FLOPs, KV cache and memory of a shape, or of several as columns."""
     import headwise
-    from headwise.report.tables import cost_table
+    from headwise.report.costs import cost_table, costs_table
+    from headwise.spec import read_count
 
     details: dict[str, Any] = {"image": image, "patch": patch, "classes": classes} if family == "vit" else {}
-    priced = headwise.price(shape, context=context, dtype=dtype, family=family, vocab=vocab, **details)
-    show_or_json(priced, as_json, cost_table)
+    details |= {"context": read_count(context, "context"), "batch": read_count(batch, "batch"), "dtype": dtype}
+    details |= {"family": family, "vocab": vocab}
+    if len(shapes) > 1:
+        return show_or_json(headwise.prices(shapes, **details), as_json, costs_table)
+    show_or_json(headwise.price(shapes[0], **details), as_json, cost_table)
 
 
 @app.command(epilog="Example: headwise shapes nanochat-d28 --hold params --vary heads,qk_rank")
 def shapes(
     shape: Annotated[
-        str, typer.Argument(help="The base: a shape (w512-h8-L6) or a known model (gpt2).", show_default=False)
+        str, typer.Argument(help="The base: a shape, a known model (gpt2) or a config.json.", show_default=False)
     ] = "",
     known: Annotated[bool, typer.Option("--known", help="List the known models.")] = False,
     hold: Annotated[
@@ -157,14 +170,14 @@ def shapes(
             "rope_rank, depth, mlp."
         ),
     ] = "heads",
-    context: TokensOption = 0,
+    context: TokensOption = "0",
     limit: Annotated[int, typer.Option(help="Rows to print.")] = 40,
     as_json: AsJson = False,
 ) -> None:
     """List shapes of equal cost, or the known models."""
     import headwise
     from headwise.report.tables import known_table, shapes_table, times_table
-    from headwise.spec import SpecError
+    from headwise.spec import SpecError, read_count
 
     if known:
         return show_or_json(headwise.known_models(), as_json, lambda models: [known_table(models)])
@@ -172,9 +185,13 @@ def shapes(
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
     if hold == "time":
         with progress("measuring a training step of each shape") as on_progress:
-            times = headwise.equal_time(shape, vary=listed(vary), context=context, on_progress=on_progress)
+            times = headwise.equal_time(
+                shape, vary=listed(vary), context=read_count(context, "context"), on_progress=on_progress
+            )
         return show_or_json(times, as_json, times_table)
-    rows = headwise.equal_cost(shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=context)
+    rows = headwise.equal_cost(
+        shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=read_count(context, "context")
+    )
     show_or_json(rows, as_json, lambda shown: shapes_table(shown, limit))
 
 

@@ -11,7 +11,7 @@ from headwise.cli.terminal import (
     DeviceOption,
     PrecisionOption,
     RayAddress,
-    ResultsFolder,
+    ShippedResults,
     StorePath,
     TrackOption,
     WorkersOption,
@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example: headwise compare --task text:my.txt --base w64-h4-L2 --budget 25m")(
         with_recipe(compare)
     )
-    app.command(epilog="Example: headwise suggest --base w512-h8-L6 --goal memory")(suggest)
+    app.command(epilog="Example: headwise suggest nanochat-d20 --goal memory --context 32k")(suggest)
 
 
 def compare(
@@ -144,16 +144,30 @@ def compare(
 
 
 def suggest(
-    base: Annotated[str, typer.Option(help="Shape you start from, or a known model.", show_default=False)],
-    goal: Annotated[str, typer.Option(help="What to improve: quality, speed or memory.")] = "quality",
-    context: Annotated[int, typer.Option(help="Tokens per sequence.", show_default="the model's, else 1024")] = 0,
-    from_: ResultsFolder = None,
+    shape: Annotated[
+        str, typer.Argument(help="Your model: a shape, a known model or a config.json.", show_default=False)
+    ] = "",
+    goal: Annotated[str, typer.Option(help="What to improve: memory, speed or quality.")] = "quality",
+    context: Annotated[str, typer.Option(help="Tokens per sequence: 2048, 32k.", show_default="the model's")] = "0",
+    batch: Annotated[str, typer.Option(help="Sequences decoded at once.")] = "1",
+    dtype: Annotated[str, typer.Option(help="Number format of weights and KV cache: bf16, fp8, fp32.")] = "bf16",
+    task: Annotated[str, typer.Option(help="What the model is for: text, lookup or vision.")] = "text",
+    base: Annotated[str, typer.Option(help="The same as SHAPE.", show_default=False)] = "",
+    from_: ShippedResults = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest shapes to try, without training: exact costs, and what the ledger says."""
+    """Suggest what to change, without training: exact costs, published evidence, our claims."""
     import headwise
     from headwise.report.suggest import suggestion_lines
+    from headwise.spec import SpecError, read_count
 
-    suggestions = headwise.suggest(base, goal, context=context, store=store, results=from_)
-    show_or_json(suggestions, as_json, lambda shown: suggestion_lines(shown.document))
+    if not (shape or base):
+        raise SpecError("give a shape, a known model or a config.json, as in 'headwise suggest gpt2 --goal memory'")
+    settings: dict[str, Any] = {
+        "context": read_count(context, "context"),
+        "batch": read_count(batch, "batch"),
+        "dtype": dtype,
+    }
+    settings |= {"task": task, "store": store, "results": from_}
+    show_or_json(headwise.suggest(shape or base, goal, **settings), as_json, lambda it: suggestion_lines(it.document))

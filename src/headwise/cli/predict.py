@@ -4,19 +4,19 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, ResultsFolder, StorePath, show_or_json
+from headwise.cli.terminal import AsJson, ShippedResults, StorePath, show_or_json
 
 
 def add_to(app: typer.Typer) -> None:
     """Hang this command on the main one."""
-    app.command(epilog="Example: headwise predict w48-h3-L2 --task text --steps 150 --from results/")(predict)
+    app.command(epilog="Example: headwise predict w48-h3-L2 --task text --steps 150")(predict)
 
 
 def predict(
     shape: Annotated[str, typer.Argument(help="A shape (w48-h3-L2) or a known model (gpt2).", show_default=False)],
     steps: Annotated[int, typer.Option(help="Training steps.", show_default=False, min=1)],
     task: Annotated[str, typer.Option(help="Task; the scaling law is fitted to text alone.")] = "text",
-    from_: ResultsFolder = None,
+    from_: ShippedResults = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,6 +22,10 @@ ResultsFolder = Annotated[
     Path | None,
     typer.Option("--from", help="Read runs from the Parquet files in this folder.", show_default="the store"),
 ]
+ShippedResults = Annotated[
+    Path | None,
+    typer.Option("--from", help="Judge our claims from the Parquet files here.", show_default="the shipped results"),
+]
 OwnStudies = Annotated[
     list[Path] | None,
     typer.Option(help="Also a study of your own, a .py file; repeat for more.", show_default="none"),

@@ -1,165 +1,37 @@
-"""Which shapes to try for a goal, before any training: exact costs, and what the ledger's claims say of each move.
+"""What to change in a shape for a goal, before any training: exact costs, published evidence, and our own claims.
 
-A move is a change of shape that people argue about. Claims that would make it a good idea speak for it where they hold
-and against it where they fail; claims that would make it a bad one, the other way round; open ones say nothing yet. The
-claims were measured on small models and on their studies' tasks: evidence, not a promise. Where a scaling law can
-be fitted, it says what a move would change, and whether that is beyond the runs it was fitted to. No torch here.
+Each move's expected quality is a forecast (better, even, worse) of the method that `evidence.leave_out` tests, from the
+labs nearest in scale; a change of the loss is given where five labs measured one. Moves are ordered by what they save
+times the probability that they do not hurt (for quality: by better minus worse); those that our own runs on such a
+task found worse are named, not suggested. The condition number κ is no evidence of quality and does not count. No
+torch here.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from headwise.cost import cost_of, layer_parameters, parameter_counts
-from headwise.known import find
-from headwise.ledger.judge import Judgement, Verdict, judge_all
-from headwise.ledger.law import Law
-from headwise.ledger.study import study_rows
-from headwise.options import ModelOptions
-from headwise.search import STEP, Candidate, equal_cost, starting_point
+from headwise.comparison.evidence.leave_out import forecast, of_dose
+from headwise.comparison.evidence.own import own_rows
+from headwise.comparison.evidence.rows import OPPOSITE, OWN, Dose, Effect, EvidenceRow, dose_of, knob_size, published
+from headwise.comparison.evidence.table import judged_claims
+from headwise.comparison.evidence.weigh import distance, select, weigh
+from headwise.comparison.moves import MOVES, Move, label, proxy
+from headwise.cost import Cost, cost_of
+from headwise.known import Known, find
+from headwise.ledger.judge import Judgement
+from headwise.options import PRESETS
+from headwise.search import Candidate, starting_point
 from headwise.shape import ModelShape
 from headwise.shown import Shown
 from headwise.spec import SpecError
-from headwise.store.opening import StoreLike, opened
-from headwise.studies import load
-from headwise.studies.predict_the_trade import STUDY, law_of
+from headwise.store.opening import StoreLike
 
-GOALS = {"quality": "parameters", "speed": "train_flops_per_token", "memory": "kv_bytes_per_token"}  # what it costs
-STUDIES = (
-    "head-size",
-    "asymmetric",
-    "in-context",
-    "rank-cliff",
-    "dimension",
-    "sharing",
-    "latent",
-    "block-conditioning",
-    "thinner-gpt",
-    "thinner-vit",
-    "thinner-bert",
-    "thinner-lra",
-    "mlp-or-heads",
-)
-SHARED, COMPRESSED = 4, 4  # query heads for a key/value head; times a latent is smaller than what it stands for
-STANDINGS = ("supported", "disputed", "untested", "contradicted")
-
-Says = Literal["for", "against", "open"]
-
-
-@dataclass(frozen=True)
-class Move:
-    """A change of shape; `apply` gives None where there is no such shape. `good` and `bad`: claims, if they hold."""
-
-    about: str
-    goals: tuple[str, ...]
-    apply: Callable[[Candidate, ModelOptions], ModelShape | None]
-    good: tuple[str, ...] = ()
-    bad: tuple[str, ...] = ()
-
-
-def _fewer_larger_heads(base: Candidate, _: ModelOptions) -> ModelShape | None:
-    layer = base.layer
-    if layer.heads % 2 or layer.kv_heads % 2:
-        return None
-    halves = {"heads": layer.heads // 2, "kv_heads": layer.kv_heads // 2}
-    doubled = {"qk_rank": 2 * layer.qk_rank, "v_rank": 2 * layer.v_rank, "rope_rank": 2 * layer.rope_rank}
-    return replace(base, layer=layer.replace(**halves, **doubled)).shape
-
-
-def _larger_query_rank(base: Candidate, options: ModelOptions) -> ModelShape | None:
-    """At equal parameters: the MLP pays."""
-    wanted = 2 * base.layer.qk_rank
-    if wanted % STEP or wanted > base.layer.width:
-        return None
-    rows = equal_cost(base.shape, options, vary=("qk_rank",))
-    shapes = (row.shape for row in rows if row.shape.layers[0].qk_rank == wanted and row.shape.depth == base.depth)
-    return next(shapes, None)
-
-
-def _more_heads_less_mlp(base: Candidate, options: ModelOptions) -> ModelShape | None:
-    """At equal parameters, to the nearest unit of the MLP."""
-    layer = base.layer
-    more = layer.replace(heads=2 * layer.heads, kv_heads=2 * layer.kv_heads)
-    price_of = {mlp: sum(layer_parameters(more, mlp, options).values()) for mlp in (1, 2)}
-    wanted = sum(layer_parameters(layer, base.mlp, options).values())
-    mlp = 1 + round((wanted - price_of[1]) / (price_of[2] - price_of[1]))
-    return replace(base, layer=more, mlp=mlp).shape if mlp >= layer.width else None
-
-
-def _more_heads_less_depth(base: Candidate, _: ModelOptions) -> ModelShape | None:
-    layer, depth = base.layer, round(base.depth * 5 / 8)
-    if (
-        layer.qk_rank % 2
-        or layer.v_rank % 2
-        or layer.rope_rank % 2
-        or layer.kv_latent
-        or depth == base.depth
-        or not depth
-    ):
-        return None
-    ranks = {"qk_rank": layer.qk_rank // 2, "v_rank": layer.v_rank // 2, "rope_rank": layer.rope_rank // 2}
-    doubled = {"heads": 2 * layer.heads, "kv_heads": 2 * layer.kv_heads}
-    return replace(base, layer=layer.replace(**doubled, **ranks), depth=depth).shape
-
-
-def _shared_heads(base: Candidate, _: ModelOptions) -> ModelShape | None:
-    layer = base.layer
-    if layer.kv_latent or layer.kv_heads % SHARED:
-        return None
-    return replace(base, layer=layer.replace(kv_heads=layer.kv_heads // SHARED)).shape
-
-
-def _latent(base: Candidate, options: ModelOptions) -> ModelShape | None:
-    layer = base.layer
-    width = layer.cached_per_token // COMPRESSED
-    if layer.kv_latent or width < STEP:
-        return None
-    return options.complete(
-        replace(base, layer=layer.replace(kv_heads=layer.heads, kv_latent=width, rope_rank=0)).shape
-    )
-
-
-MOVES = (
-    Move(
-        "half as many heads, each of twice the rank",
-        ("quality", "speed"),
-        _fewer_larger_heads,
-        good=("N1", "N5", "Q14", "Q7", "Q8", "Q9", "Q12"),
-        bad=("L2", "L4"),
-    ),
-    Move(
-        "twice the query/key rank, paid for by the MLP",
-        ("quality",),
-        _larger_query_rank,
-        good=("N2", "Q7", "Q9"),
-    ),
-    Move(
-        "twice as many heads of the same rank, paid for by the MLP",
-        ("quality",),
-        _more_heads_less_mlp,
-        good=("L9",),
-    ),
-    Move(
-        "twice as many heads of half the rank, in five eighths of the layers",
-        ("speed", "memory"),
-        _more_heads_less_depth,
-        good=("L5", "L6", "L7", "L8", "L2", "L4"),
-        bad=("N1", "Q8", "Q14"),
-    ),
-    Move(
-        f"{SHARED} query heads for each key/value head",
-        ("memory", "speed"),
-        _shared_heads,
-        bad=("N4",),
-    ),
-    Move(
-        "keys and values kept as a latent",
-        ("memory",),
-        _latent,
-        bad=("N3",),
-    ),
-)
+GOALS = {"memory": "kv_bytes", "speed": "decode_bytes", "quality": "parameters"}  # what is to fall, or stay
+TASKS = ("text", "lookup", "vision")
+MOST = 3
+NEAREST = 3
 
 
 @dataclass(frozen=True)
@@ -173,103 +45,187 @@ class Suggestions(Shown):
         answer: str = self.document["answer"]
         return answer
 
-    def as_dict(self) -> dict[str, Any]:
-        """What `headwise suggest --json` prints."""
-        return self.document
+    def as_dict(self) -> list[Any]:
+        """What `headwise suggest --json` prints: a list, best first."""
+        return self.document["suggestions"]
 
     def records(self) -> list[dict[str, Any]]:
-        """One row per suggestion: the shape, how it stands, what it costs."""
-        nested = ("evidence", "law")
+        """One row per suggestion: the shape, what changes, what it costs, what is expected."""
+        nested = ("claims", "evidence", "nearest")
         return [{n: v for n, v in one.items() if n not in nested} for one in self.document["suggestions"]]
 
 
-def suggest(
-    base: str,
+def suggest_for(
+    base: str | Known,
     goal: str = "quality",
     *,
     context: int = 0,
+    batch: int = 1,
+    dtype: str = "bfloat16",
+    task: str = "text",
     store: StoreLike = None,
     results: str | Path | None = None,
 ) -> Suggestions:
-    """Shapes to try before any training: exact costs, and what the ledger's claims say of each.
-
-    `base` is a shape or a known model, `goal` is quality, speed or memory. The claims are judged from the runs of the
-    store, or of Parquet files at `results`.
-    """
-    known = find(base)
-    with opened(store, results) as source:
-        judged = [judgement for name in STUDIES for judgement in judge_all(load(name), source)]
-        law = law_of(lambda preset: study_rows(STUDY, preset, source))
-    return Suggestions(suggestions(known.shape, known.options, goal, judged, context, law))
+    """What to change in a shape or a known model; our claims are judged from the shipped results, or from a store."""
+    known = find(base) if isinstance(base, str) else base
+    if goal not in GOALS:
+        raise SpecError(f"no goal '{goal}'; there are {', '.join(GOALS)}")
+    if task not in TASKS:
+        raise SpecError(f"no kind of task '{task}'; there are {', '.join(TASKS)}")
+    settings = {"context": context, "batch": batch, "dtype": dtype}
+    return Suggestions(suggestions(known, goal, task, judged_claims(store, results), settings))
 
 
 def suggestions(
-    base: ModelShape,
-    options: ModelOptions,
-    goal: str,
-    judged: list[Judgement],
-    context: int = 0,
-    law: Law | None = None,
+    known: Known, goal: str, task: str, judged: Sequence[Judgement], settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Moves for a goal, those with evidence for them first, then by what they save."""
-    if goal not in GOALS:
-        raise SpecError(f"no goal '{goal}'; there are {', '.join(GOALS)}")
-    ledger, start = {judgement.claim.id: judgement for judgement in judged}, starting_point(options.complete(base))
-    own = _costs(base, options, context)
-    moves = []
+    """The moves for a goal that apply, best first."""
+    shape = known.options.complete(known.shape)
+    start = starting_point(shape)
+    own, rows = _costs(known, settings), [*published(), *own_rows(judged)]
+    found = []
     for move in (move for move in MOVES if goal in move.goals):
-        shape = move.apply(start, options)
-        if shape is None:
+        arm = move.apply(start, known.options)
+        if arm is None:
             continue
-        evidence = _evidence(move, ledger)
-        costs = _costs(shape, options, context)
+        arm = known.options.complete(arm)
+        costs = _costs(
+            Known(known.name, arm, known.options, windows=_windows(known, arm), experts=known.experts), settings
+        )
+        about = {"shape": str(arm), "change": label(shape, arm), "move": move.name}
         relative = {f"{name}_difference": costs[name] / own[name] - 1 for name in own if own[name]}
-        about = {"shape": str(shape), "move": move.about, "standing": _standing(evidence)}
-        moves.append({**about, **costs, **relative, "evidence": evidence, "law": _predicted(law, base, shape)})
-    moves.sort(key=lambda one: (STANDINGS.index(one["standing"]), one[GOALS[goal]]))
-    return {"base": str(base), "goal": goal, **own, "answer": _answer(base, goal, moves), "suggestions": moves}
+        found.append(
+            {**about, **costs, **relative, **_expected(move, shape, arm, own["parameters"], rows, task, judged)}
+        )
+    found = [one for one in found if goal == "quality" or one[f"{GOALS[goal]}_difference"] < -0.005]
+    for one in found:
+        one["score"] = _score(one, goal)
+    found.sort(key=lambda one: -one["score"])
+    kept, worse = ([one for one in found if one["found_worse"] is flag] for flag in (False, True))
+    kept = kept[:MOST]
+    chosen = [next(move for move in MOVES if move.name == one["move"]) for one in kept]
+    name = known.name or str(shape)
+    priced = cost_of(known, **settings)
+    summary: dict[str, Any] = {"base": str(shape), "name": name, "goal": goal, "task": task, "context": priced.context}
+    summary |= {"batch": priced.batch, "dtype": priced.dtype, **own}
+    return {
+        **summary,
+        "answer": _answer(name, goal, kept),
+        "test": _test(known, start, chosen, task),
+        "suggestions": kept,
+        "found_worse": worse,
+    }
 
 
-def _costs(shape: ModelShape, options: ModelOptions, context: int) -> dict[str, int]:
-    cost = cost_of(shape, options, context=context)
-    flops = {"train_flops_per_token": cost.flops["train_per_token"], "decode_flops": cost.flops["decode"]}
-    return {**parameter_counts(shape, options), **flops, "kv_bytes_per_token": cost.kv_bytes_per_token}
+def _windows(known: Known, arm: ModelShape) -> tuple[int, ...]:
+    return known.windows if len(known.windows) == arm.depth else ()
 
 
-def _predicted(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str, Any] | None:
-    """What the law says of a move: the change of loss, after the most steps that it knows; nothing without an MLP."""
-    if law is None or not all((*base.mlps, *shape.mlps)):
-        return None
-    steps = max(point.steps for point in law.points)
-    change = law.change(base, shape, steps)
-    by = {"loss_difference": change.value - 1, "low": change.low - 1, "high": change.high - 1}
-    return {**by, "steps": steps, "extrapolated": bool(change.outside), "outside": list(change.outside)}
+def _costs(known: Known, settings: dict[str, Any]) -> dict[str, int]:
+    cost: Cost = cost_of(known, **settings)
+    values = {"parameters": cost.parameters["total"], "parameters_body": cost.parameters["body"]}
+    values |= {"train_flops_per_token": cost.flops["train_per_token"], "kv_bytes": cost.kv_bytes}
+    return {**values, "kv_bytes_per_token": cost.kv_bytes_per_token, "decode_bytes": cost.decode_bytes}
 
 
-def _evidence(move: Move, ledger: dict[str, Judgement]) -> list[dict[str, Any]]:
-    """Each claim with its verdict and what that says of the move."""
-    good: dict[Verdict, Says] = {"holds": "for", "fails": "against", "open": "open"}
-    bad: dict[Verdict, Says] = {"holds": "against", "fails": "for", "open": "open"}
-    lines = []
-    for ids, says in ((move.good, good), (move.bad, bad)):
-        for judgement in (ledger[name] for name in ids if name in ledger):
-            lines.append({"says": says[judgement.verdict], **judgement.as_dict()})
-    return lines
+# ---- what is expected ----------------------------------------------------------------------------------------------
 
 
-def _standing(evidence: list[dict[str, Any]]) -> str:
-    said = {line["says"] for line in evidence}
-    if {"for", "against"} <= said:
-        return "disputed"
-    return "supported" if "for" in said else "contradicted" if "against" in said else "untested"
+def _expected(
+    move: Move, base: ModelShape, arm: ModelShape, size: int, rows: Sequence[EvidenceRow], task: str,
+    judged: Sequence[Judgement],
+) -> dict[str, Any]:  # fmt: skip
+    """The forecast of quality, the change of the loss where there is one, the nearest rows, and our claims."""
+    family, knob = move.families[0]
+    mine = [row for name, side in move.families for row in _as_family(select(rows, name), family, side == knob)]
+    before, after = knob_size(family, base), knob_size(family, arm)
+    dose = _dose(family, base, before / after)
+    seen = [row for row in mine if row.effect and (row.lab != OWN or row.task == task)]
+    chances = forecast(seen, dose, size)
+    if knob == "less":
+        chances = {OPPOSITE[effect]: chance for effect, chance in chances.items()}
+    published_rows = [row for row in seen if row.lab != OWN]
+    cell = weigh([row for row in published_rows if (row.refilled, row.dose) == (move.refill, dose)], knob)
+    other = weigh([row for row in published_rows if (row.refilled, row.dose) == (not move.refill, dose)], knob)
+    alike = of_dose(published_rows, dose)
+    ours = [row for row in seen if row.lab == OWN]
+    worse = any(row.effect == "worse" for row in ours if row.knob == knob)
+    wanted = [judgement for judgement in judged if judgement.claim.id in move.claims]
+    return {
+        "expected": chances,
+        "labs": len({row.lab for row in alike}),
+        "dose": dose,
+        "refilled": move.refill,
+        "evidence": {"cell": cell.as_dict(), "other": other.as_dict()},
+        "nearest": [row.as_dict() for row in _nearest(alike, size, knob)],
+        "claims": [_claim(judgement) for judgement in wanted if judgement.scale and _concerns(judgement, task)],
+        "found_worse": worse,
+    }
 
 
-def _answer(base: ModelShape, goal: str, moves: list[dict[str, Any]]) -> str:
+def _as_family(rows: Sequence[EvidenceRow], family: str, same: bool) -> list[EvidenceRow]:
+    """Rows of another family that speak of the same change: fewer heads in a width are larger heads."""
+    turned = {"more": "less", "less": "more"}
+    return [
+        row if row.family == family else row.replace(
+            axis=family, family=family, knob=row.knob if same or row.knob is None else turned[row.knob],
+            stated_dose=row.dose,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _dose(family: str, base: ModelShape, factor: float) -> Dose:
+    """How large a change is. KV heads are counted from a head each: that is where published comparisons begin."""
+    if family == "kv_heads":
+        factor *= base.layers[0].group
+    return dose_of(factor)
+
+
+def _nearest(rows: Sequence[EvidenceRow], size: int, knob: str) -> list[EvidenceRow]:
+    """One row per lab, nearest in scale first, the same direction of change before the other."""
+    ordered = sorted(rows, key=lambda row: (distance(row, size), row.knob != knob, not row.of_loss))
+    return list({row.lab: row for row in reversed(ordered)}.values())[::-1][:NEAREST]
+
+
+def _concerns(judgement: Judgement, task: str) -> bool:
+    """Whether a claim was measured on such a task."""
+    kinds = {"text": ("text",), "lookup": ("recall", "nearest-neighbor"), "vision": ("images",)}
+    return judgement.scale is not None and any(name in kinds[task] for name in judgement.scale.tasks)
+
+
+def _claim(judgement: Judgement) -> dict[str, Any]:
+    document = judgement.as_dict()
+    names = ("id", "claim", "verdict", "tasks", "steps", "parameters", "seeds", "comparisons", "deciding")
+    return {name: document[name] for name in names}
+
+
+def _score(one: dict[str, Any], goal: str) -> float:
+    chances: dict[Effect, float] = one["expected"]
+    if goal == "quality":
+        return chances["better"] - chances["worse"]
+    return -float(one[f"{GOALS[goal]}_difference"]) * (1 - chances["worse"])
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------
+
+
+def _answer(name: str, goal: str, found: list[dict[str, Any]]) -> str:
+    if not found:
+        return f"Nothing is recommended for {goal}; headwise shapes {name} lists shapes of equal cost."
+    chances: dict[Effect, float] = found[0]["expected"]
+    risk = ", at a risk" if chances["worse"] == max(chances.values()) else ""
+    return f"For {goal}{risk}: {found[0]['change']}"
+
+
+def _test(known: Known, start: Candidate, moves: list[Move], task: str) -> str:
+    """The first move, tried on the user's data: in a smaller model of the same heads where the move applies to one."""
     if not moves:
-        return f"No move that is known here applies to {base}; headwise shapes {base} lists shapes of equal cost."
-    best = moves[0]
-    test = f"on your own task: headwise compare --task TASK --base {base} --arms {best['shape']}"
-    if best["standing"] == "supported":
-        ids = ", ".join(line["id"] for line in best["evidence"] if line["says"] == "for")
-        return f"For {goal} try {best['shape']} ({best['move']}): {ids} speak for it. Test it {test}"
-    return f"The ledger does not resolve it: nothing that it decided speaks for a change alone. Test the first {test}"
+        return ""
+    small, options = proxy(start), known.options
+    arm = moves[0].apply(small, options)
+    base, arm = (small.shape, arm) if arm else (start.shape, moves[0].apply(start, options))
+    family = f" --family {options.init}" if options.init in PRESETS else ""
+    data = {"text": "text:FILE", "lookup": "recall", "vision": "images:FOLDER"}[task]
+    family = family if task == "text" else ""
+    return f"headwise compare --task {data}{family} --base {base} --arms {arm}"

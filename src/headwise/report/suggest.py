@@ -1,53 +1,105 @@
-"""Suggestions for a terminal of 80 columns: the answer, then each shape with its exact costs and its evidence."""
+"""Suggestions for a terminal of 80 columns: at most a screen, the recommended change first."""
 
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from headwise.report.ledger import FIXED, hanging, wrapped
-from headwise.report.ledger import line as comparison_line
-from headwise.report.tables import percent, short
+from headwise.comparison.evidence.weigh import LEAST_LABS
+from headwise.report.ledger import FIXED, wrapped
+from headwise.report.tables import short
 
-_STYLE = {"supported": "bold green", "disputed": "bold yellow", "untested": "bold", "contradicted": "bold red"}
+COUNT = ("", "k", "M", "B", "T")
+_EXPECTED = {"better": "better", "tie": "even", "worse": "worse"}
 
 
 def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
-    lines: list[RenderableType] = _lines(document["answer"], "bold")
-    for one in document["suggestions"]:
-        lines += ["", f"[bold]{one['shape']}[/bold]  [{_STYLE[one['standing']]}]{one['standing']}[/]", one["move"]]
-        lines += [*_lines(_costs(one), "dim"), *_predicted(one["law"])]
-        lines += [text for line in one["evidence"] for text in _evidence(line)]
+    many = f"{document['context']:,} tokens × {document['batch']}, {document['dtype']}"
+    about = f"{document['name']} ({_size(document['parameters'])}), {document['task']}, {many}: "
+    cache = f"KV cache {_bytes(document['kv_bytes'])}, one decoded token reads {_bytes(document['decode_bytes'])}"
+    lines: list[RenderableType] = [*_lines(about + cache, "dim"), *_lines(document["answer"], "bold")]
+    for number, one in enumerate(document["suggestions"], 1):
+        heading = f"{number}  {one['shape']}"
+        lines += ["", Text(heading, style="bold")]
+        lines += _lines(one["change"], "", 3) if number > 1 else []
+        lines += [*_lines(_costs(one), "dim", 3), *_quality(one)]
+        lines += _behind(one) if number == 1 else []
+    lines += [""] if document["suggestions"] else []
+    for one in document["found_worse"]:
+        ids = ", ".join(claim["id"] for claim in one["claims"])
+        lines += _lines(f"Not suggested: {one['move']}, which our own runs found worse ({ids}).", "")
+    if document["test"]:
+        lines += ["To test the first on your data, small, before you pay for it:"]
+        lines.append(Text(f"  {document['test']}", no_wrap=True))
     return lines
+
+
+def _quality(one: dict[str, Any]) -> list[RenderableType]:
+    chances = ", ".join(f"{word} {one['expected'][effect]:.0%}" for effect, word in _EXPECTED.items())
+    return _lines(f"quality: {chances} (forecast, {one['labs']} labs); {_loss(one)}", "", 3)
+
+
+def _behind(one: dict[str, Any]) -> list[RenderableType]:
+    """The rows nearest in scale, who contradicts whom, and our own claims."""
+    lines = _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
+    sides = [one["evidence"][name]["conflict"] for name in ("cell", "other") if one["evidence"][name]["conflict"]]
+    if sides:
+        better, worse = (", ".join(lab for side in sides for lab in side[effect]) for effect in ("better", "worse"))
+        lines += _lines(f"conflict: better in {better}; worse in {worse}", "", 3)
+    return [*lines, *(line for claim in one["claims"] for line in _lines(f"ours: {_claim(claim)}", "", 3))]
+
+
+def _loss(one: dict[str, Any]) -> str:
+    """A change of the loss where five labs measured it for such a change; else how many did."""
+    cell, other = one["evidence"]["cell"], one["evidence"]["other"]
+    spent = {True: "saving spent", False: "saving kept"}
+    if change := cell["loss_change"]:
+        return f"loss {_interval(change)} ({cell['loss_labs']} labs, {spent[one['refilled']]})"
+    if change := other["loss_change"]:
+        return f"loss {_interval(change)} ({other['loss_labs']} labs, {spent[not one['refilled']]})"
+    return f"loss: too few labs ({cell['loss_labs']} of {LEAST_LABS})"
+
+
+def _interval(change: dict[str, float]) -> str:
+    return f"{change['value']:+.1%} [{change['low']:+.1%}, {change['high']:+.1%}]"
+
+
+def _row(row: dict[str, Any]) -> str:
+    size = short(row["scale"], prefixes=COUNT).replace(" ", "") if row["scale"] else "size not said"
+    turned = "more" if row["knob"] == "more" else "less"
+    if row["relative"] is None:
+        effect = {"better": "better", "tie": "even", "worse": "worse"}.get(row["effect"], "–")
+    elif row["unit"] in ("points", "fraction"):
+        effect = f"{row['relative']:+.1f} points"
+    else:
+        effect = f"loss {-row['relative']:+.1%}"
+    return f"{row['lab']} {size} ({turned}): {effect} [{row['id']}]".replace(" ", FIXED)
+
+
+def _claim(claim: dict[str, Any]) -> str:
+    tasks = " and ".join(claim["tasks"])
+    return f"{claim['id']} {claim['verdict']} ({tasks}, {_size(claim['parameters'])}): {claim['claim']}"
+
+
+def _costs(one: dict[str, Any]) -> str:
+    parts = [f"KV cache {_bytes(one['kv_bytes'])} ({_percent(one, 'kv_bytes')})"]
+    parts += [f"decode reads {_bytes(one['decode_bytes'])} ({_percent(one, 'decode_bytes')})"]
+    parts += [f"parameters {_percent(one, 'parameters')}", f"FLOPs {_percent(one, 'train_flops_per_token')}"]
+    return ", ".join(part.replace(" ", FIXED) for part in parts)
+
+
+def _percent(one: dict[str, Any], name: str) -> str:
+    part = one.get(f"{name}_difference", 0.0)
+    return f"{part:+.0%}" if abs(part) >= 0.005 else "0%"
+
+
+def _bytes(count: float) -> str:
+    return short(count, "B").replace(" ", FIXED)
+
+
+def _size(count: int) -> str:
+    return f"{short(count, prefixes=COUNT)} parameters".replace(" ", FIXED)
 
 
 def _lines(text: str, style: str, indent: int = 0) -> list[RenderableType]:
     return [Text(line, style=style) for line in wrapped(text, indent=indent)]
-
-
-def _costs(one: dict[str, Any]) -> str:
-    changes = {name: percent(one.get(f"{name}_difference", 0.0)) for name in one}
-    body = f" (body {changes['parameters_body']})" if one["parameters"] != one["parameters_body"] else ""
-    sizes = f"parameters {changes['parameters']}{body}, training FLOPs {changes['train_flops_per_token']}"
-    cache = f"{short(one['kv_bytes_per_token'], 'B').replace(' ', FIXED)}/token ({changes['kv_bytes_per_token']})"
-    return f"{sizes}, decoding {changes['decode_flops']}, KV cache {cache}"
-
-
-def _predicted(law: dict[str, Any] | None) -> list[RenderableType]:
-    """What the law says of the loss, and whether it may be believed."""
-    if law is None:
-        return []
-    change, low, high = (percent(law[name]) for name in ("loss_difference", "low", "high"))
-    text = f"fitted scaling law: loss {change} ({low} to {high}) on text after {law['steps']} steps"
-    beyond = f"; an extrapolation: {'; '.join(law['outside'])}" if law["extrapolated"] else ""
-    return _lines(text + beyond, "dim")
-
-
-def _evidence(line: dict[str, Any]) -> list[RenderableType]:
-    """A claim of the ledger, with the comparison that decided it."""
-    label = f"  {line['says']:<7}  {line['id']:<3}  {line['verdict']:<5}  "
-    shown = hanging(label, line["claim"])
-    if line["says"] == "open" or line["deciding"] is None:
-        return [Text(text, style="dim") for text in shown]
-    one = line["comparisons"][line["deciding"]]
-    return [*map(Text, shown), *_lines(f"{one['subject']}: {comparison_line(one).sentence}", "dim", len(label))]

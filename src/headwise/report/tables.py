@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cost import BODY_PARTS, Cost, KnownModels
+from headwise.cost import KnownModels
 from headwise.search import EqualShapes
 
 if TYPE_CHECKING:
@@ -59,39 +59,6 @@ def _table(*columns: str, title: str | None = None) -> Table:
         left = column.startswith("<")
         table.add_column(column.removeprefix("<"), justify="left" if left else "right", overflow="fold")
     return table
-
-
-def cost_table(cost: Cost) -> list[RenderableType]:
-    """Parameters by part, then everything else."""
-    heading = f"{cost.known_as}  {cost.shape}".strip()
-    counts = cost.parameters
-    parts = _table("<parameters", "", title=heading)
-    for name in (*BODY_PARTS, "embeddings", "head"):
-        if counts[name]:
-            parts.add_row(f"  {name}", f"{counts[name]:,}")
-    if counts["total"] != counts["body"]:
-        parts.add_row("  body (all but embeddings and head)", f"{counts['body']:,}")
-    parts.add_row("total", f"[bold]{counts['total']:,}[/bold]")
-    rest = _table(f"<one sequence of {cost.context:,} tokens", "")
-    rest.add_row(
-        "  training", f"{short(cost.flops['train'], 'FLOP')} ({short(cost.flops['train_per_token'], 'FLOP')} per token)"
-    )
-    rest.add_row("  prefill", short(cost.flops["prefill"], "FLOP"))
-    rest.add_row("  one more token", short(cost.flops["decode"], "FLOP"))
-    rest.add_row("  KV cache", f"{short(cost.kv_bytes, 'B')} ({cost.kv_bytes_per_token:,} bytes/token, {cost.dtype})")
-    rest.add_row("  activations kept", f"about {short(cost.activation_bytes, 'B')} (float32, plain path)")
-    rest.add_row("  weights", f"{short(cost.weight_bytes, 'B')} ({cost.dtype})")
-    rest.add_row("  training state", f"{short(cost.training_state_bytes, 'B')} (float32, AdamW)")
-    return [parts, "", rest, *_notes(cost)]
-
-
-def _notes(cost: Cost) -> list[RenderableType]:
-    notes: list[RenderableType] = []
-    if cost.note:
-        notes += ["", f"Note: {cost.note}."]
-    elif not cost.known_as and not cost.parameters["embeddings"]:
-        notes += ["", "[dim]A bare shape is a body: no embeddings, head or biases. Add them with --family.[/dim]"]
-    return notes
 
 
 def published_errors(rows: list[dict[str, float]]) -> Table:

@@ -1,4 +1,4 @@
-"""Where results are: a store that is open, a file, the user's own, or runs in Parquet files."""
+"""Where results are: a store that is open, a file, the user's own, runs in Parquet files, or those that are shipped."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,13 @@ StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in 
 
 
 @contextmanager
-def opened(store: StoreLike = None, results: str | Path | None = None) -> Iterator[Store]:
-    """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead."""
+def opened(store: StoreLike = None, results: str | Path | None = None, *, shipped: bool = False) -> Iterator[Store]:
+    """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead.
+
+    Where neither is named and `shipped`, the results that come with headwise are read.
+    """
+    if results is None and store is None and shipped:
+        results = shipped_results()
     if results is not None:
         with Store.from_parquet(results) as runs:
             yield runs
@@ -20,3 +25,10 @@ def opened(store: StoreLike = None, results: str | Path | None = None) -> Iterat
     else:
         with Store(store) as own:
             yield own
+
+
+def shipped_results() -> Path | None:
+    """The runs behind the ledger: inside the installed package, or `results/` of a clone; None where neither is."""
+    package = Path(__file__).parents[1]
+    places = (package / "results", package.parents[1] / "results")
+    return next((place for place in places if any(place.glob("*.parquet"))), None)

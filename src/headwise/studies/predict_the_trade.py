@@ -23,7 +23,7 @@ Command: headwise study run predict-the-trade --preset laptop (about 6 minutes o
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import linear_regression, mean
 from typing import Any
 
@@ -33,7 +33,6 @@ from headwise.ledger.law import (
     FEATURES,
     LEAST_POINTS,
     SIZE,
-    Law,
     LossPoint,
     features,
     fit,
@@ -149,12 +148,6 @@ def points(rows: list[Row]) -> list[LossPoint]:
     for row in rows:
         errors.setdefault((row.cell["shape"], row.cell["steps"]), []).append(row.metrics["error"])
     return [LossPoint(ModelShape.parse(at), steps, mean(losses)) for (at, steps), losses in sorted(errors.items())]
-
-
-def law_of(rows_of: Callable[[str], list[Row]]) -> Law | None:
-    """The scaling law fitted to the largest preset that has enough runs; smoke is never enough."""
-    known = (points(rows_of(preset)) for preset in ("paper", "laptop"))
-    return next((fit(some) for some in known if len(some) >= LEAST_POINTS), None)
 
 
 def halved(known: list[LossPoint], seed: int) -> list[tuple[list[LossPoint], list[LossPoint]]]:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.heads import AttentionHeads, Cut
-from headwise.checkpoints.reader import EXPERTS, Reader, known_of, stated
+from headwise.checkpoints.reader import Reader, known_of, stated
 from headwise.checkpoints.rotary import in_halves, rope_frequencies, settings
-from headwise.known import Known
-from headwise.options import ModelOptions
+from headwise.known import Experts, Known
+from headwise.options import preset
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
@@ -40,8 +40,25 @@ class DeepSeekReader(Reader):
             q_latent=config.get("q_lora_rank") or 0,
             rope_rank=rotated,
         )
-        options = ModelOptions(norm="rms", positions="rotary")
-        return known_of(layer, stated(config, "num_hidden_layers"), 0, options, EXPERTS)
+        options = preset(
+            "llama",
+            vocab=stated(config, "vocab_size"),
+            context=stated(config, "max_position_embeddings"),
+            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            rope_base=float(settings(config).get("rope_theta", 10_000.0)),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+        depth, each = stated(config, "num_hidden_layers"), config.get("moe_intermediate_size") or 0
+        first = min(depth, config.get("first_k_dense_replace") or 0)
+        experts = Experts(
+            layers=depth - first,
+            count=stated(config, "n_routed_experts"),
+            active=stated(config, "num_experts_per_tok"),
+            mlp=each,
+            shared=each * (config.get("n_shared_experts") or 0),
+        )
+        mlps = [stated(config, "intermediate_size")] * first + [0] * (depth - first)
+        return known_of(layer, depth, mlps, options, experts=experts)
 
     def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from headwise.checkpoints.files import Weights
-from headwise.checkpoints.reader import EXPERTS, SeparateReader, activation_of, known_of, stated
+from headwise.checkpoints.reader import SeparateReader, activation_of, known_of, stated
 from headwise.checkpoints.rotary import rope_frequencies, settings
-from headwise.known import Known
-from headwise.options import ModelOptions, preset
+from headwise.known import Experts, Known
+from headwise.options import preset
 from headwise.shape import AttentionShape
 
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3_text")
@@ -38,11 +38,8 @@ class LlamaReader(SeparateReader):
         layer, depth = AttentionShape(**sizes), stated(config, "num_hidden_layers")
         normed: Any = "rms" if kind in ("qwen3", "qwen3_moe", "gemma3", "gemma3_text") else "none"
         base = float(settings(config, "full_attention").get("rope_theta", 10_000.0))
-        if kind == "mixtral" or kind.endswith("_moe"):
-            made = ModelOptions(norm="rms", positions="rotary", rope_base=base, qk_norm=normed)
-            return known_of(layer, depth, 0, made, EXPERTS)
-        attention, mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
-        if attention != mlp:  # biases of attention without those of the MLP, or the other way round
+        attention, in_mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
+        if attention != in_mlp:  # biases of attention without those of the MLP, or the other way round
             return None
         act = config.get("hidden_activation") or config.get("hidden_act") or ("gelu-tanh" if kind in _GEMMA else "silu")
         options = preset(
@@ -52,13 +49,17 @@ class LlamaReader(SeparateReader):
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             norm_place="sandwich" if kind in _GEMMA[1:] else "pre",
             activation="gelu-tanh" if kind in _GEMMA else activation_of(act),
-            bias="qkv" if kind == "qwen2" else "all" if attention else "none",
+            bias="qkv" if kind in ("qwen2", "qwen2_moe") else "all" if attention else "none",
             qk_norm=normed,
             rope_base=base,
             tied=bool(config.get("tie_word_embeddings", kind in _GEMMA)),
             softcap=float(config.get("final_logit_softcapping") or 0.0),
         )
-        return known_of(layer, depth, stated(config, "intermediate_size"), options)
+        mlp, windows = stated(config, "intermediate_size"), _windows(config, depth)
+        if kind != "mixtral" and not kind.endswith("_moe"):
+            return known_of(layer, depth, mlp, options, windows)
+        mlps = [0 if _sparse(config, number) else mlp for number in range(depth)]
+        return known_of(layer, depth, mlps, options, windows, _experts(config, mlps.count(0), mlp))
 
     def frequencies(self, number: int, rank: int) -> Tensor | None:
         return rope_frequencies(settings(self.config, self._kind(number)), rank)
@@ -80,6 +81,36 @@ class LlamaReader(SeparateReader):
         if not kinds and isinstance(pattern, int):
             return "full_attention" if (number + 1) % pattern == 0 else "sliding_attention"
         return kinds[number] if number < len(kinds) else ""
+
+
+def _windows(config: dict[str, Any], depth: int) -> tuple[int, ...]:
+    """Tokens that each layer sees, 0 for all; nothing where all of them see all."""
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    if not window or (not kinds and config.get("use_sliding_window") is False):
+        return ()
+    pattern = config.get("sliding_window_pattern")
+    if not kinds and isinstance(pattern, int):
+        kinds = ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(depth)]
+    spans = tuple(0 if kinds and kinds[i] != "sliding_attention" else int(window) for i in range(depth))
+    return spans if any(spans) else ()
+
+
+def _sparse(config: dict[str, Any], number: int) -> bool:
+    """Whether a layer has experts in the place of an MLP."""
+    step = config.get("decoder_sparse_step") or 1
+    return number not in (config.get("mlp_only_layers") or ()) and (number + 1) % step == 0
+
+
+def _experts(config: dict[str, Any], layers: int, mlp: int) -> Experts:
+    shared = config.get("shared_expert_intermediate_size") or 0
+    return Experts(
+        layers=layers,
+        count=stated(config, "num_local_experts", "num_experts"),
+        active=stated(config, "num_experts_per_tok"),
+        mlp=config.get("moe_intermediate_size") or mlp,
+        shared=shared,
+        extra=stated(config, "hidden_size") if shared else 0,  # the gate of what is shared
+    )
 
 
 READER = LlamaReader
