@@ -43,6 +43,9 @@ class DeepSeekReader(Reader):
         options = ModelOptions(norm="rms", positions="rotary")
         return known_of(layer, stated(config, "num_hidden_layers"), 0, options, EXPERTS)
 
+    def entrance(self, layer: str) -> str:
+        return f"{layer}self_attn.kv_a_proj_with_mqa.weight"
+
     def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])
         rotated, content, v_rank = self._sizes(layer, count)
