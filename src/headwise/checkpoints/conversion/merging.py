@@ -3,8 +3,8 @@
 Letters: H heads, G key/value heads, R qk_rank, V v_rank, W width, P the rotated part of a head, C kv_latent.
 
 Keys. A rotated pair of rows is one complex row, and a frequency turns it by a phase. A key that several heads share is
-the best of rank 1 for each frequency: what |q̄ k|² summed over their queries loses least, averaged over distances. Phases
-and sizes that differ from head to head go into the queries, so heads are aligned before they are joined.
+the best of rank 1 for each frequency: what |q̄ k|² summed over their queries loses least, averaged over distances.
+Phases and sizes that differ from head to head go into the queries, so heads are aligned before they are joined.
 
 Values. Heads that share values share the best subspace of O V, all of their outputs together.
 
@@ -167,7 +167,7 @@ def _merged_keys(
         else:
             size = sizes[group]
             shares, answers = left.conj() * size, left / size
-            scale = (answers.abs().square().mean(0) / 1.0).sqrt().clamp(min=1e-12)  # queries keep their size
+            scale = answers.abs().square().mean(0).sqrt().clamp(min=1e-12)  # queries keep their size
             shares, answers = shares * scale, answers / scale
         keys.append((shares[..., None] * key[group]).sum(0))
         if key_bias is not None:
@@ -243,9 +243,7 @@ def to_latent(heads: AttentionHeads, latent: int, rotated: int, seen: Seen | Non
     left = torch.linalg.svd(both, full_matrices=False).U[:, :latent]
     left = torch.nn.functional.pad(left, (0, latent - left.shape[1]))
     key_left, value_left = left.split([len(block) for block in blocks])
-    key_left, value_left = (
-        part.unflatten(0, (groups, -1)) for part in (key_left / sizes[0], value_left / sizes[1])
-    )
+    key_left, value_left = (part.unflatten(0, (groups, -1)) for part in (key_left / sizes[0], value_left / sizes[1]))
     down = (key_left.mT @ key_root @ key).sum(0) + (value_left.mT @ value_root @ value).sum(0)
     key_up = torch.linalg.pinv(key_root, rtol=1e-8) @ (key_left * sizes[0] ** 2)
     value_up = torch.linalg.pinv(value_root, rtol=1e-8) @ (value_left * sizes[1] ** 2)

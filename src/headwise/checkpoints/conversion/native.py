@@ -17,7 +17,15 @@ from headwise.checkpoints.seen import Seen
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
-_LETTERS = {"h": "heads", "r": "qk_rank", "v": "v_rank", "g": "kv_heads", "c": "kv_latent", "p": "rope_rank", "l": "depth"}
+_LETTERS = {
+    "h": "heads",
+    "r": "qk_rank",
+    "v": "v_rank",
+    "g": "kv_heads",
+    "c": "kv_latent",
+    "p": "rope_rank",
+    "l": "depth",
+}
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,17 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         raise SpecError(f"--to '{text}': p is the rotary part beside a latent; give c too")
     if "kv_latent" in wanted:
         if len(wanted.keys() - {"kv_latent", "rope_rank"}):
-            raise SpecError(f"--to '{text}': a latent is fitted to the heads as they are; give c and p alone, or with L")
-        part = wanted.get("rope_rank") or _rotary_part(old.qk_rank)
+            raise SpecError(
+                f"--to '{text}': a latent is fitted to the heads as they are; give c and p alone, or with L"
+            )
+        part = wanted.get("rope_rank") or rotary_part(old.qk_rank)
         if part % 2 or part >= old.qk_rank:
             raise SpecError(f"--to '{text}': p must be even and below the rank of a head, {old.qk_rank}")
         return AttentionShape(**sizes, kv_latent=wanted["kv_latent"], rope_rank=part)
     if wanted.get("v_rank", wanted.get("qk_rank")) != wanted.get("qk_rank"):
-        raise SpecError(f"--to '{text}': no family's configuration can say values of another rank than queries: give r alone")
+        raise SpecError(
+            f"--to '{text}': no family's configuration can say values of another rank than queries: give r alone"
+        )
     rank = wanted.get("qk_rank", old.qk_rank)
     heads = wanted.get("heads", old.heads)
     each = old.heads // old.kv_heads
@@ -76,7 +88,7 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
     return AttentionShape(**sizes | {"heads": heads, "qk_rank": rank, "v_rank": rank}, kv_heads=kv_heads)
 
 
-def _rotary_part(rank: int) -> int:
+def rotary_part(rank: int) -> int:
     """A quarter of a head where that is even, else what is nearest."""
     return max(2, rank // 4 // 2 * 2)
 
@@ -132,8 +144,22 @@ def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
         raise SpecError("a latent is written as a DeepSeek-V3, whose queries have no biases, and this model's do")
     if getattr(old, "sliding_window", None) and old.sliding_window < old.max_position_embeddings:
         raise SpecError("a latent is written as a DeepSeek-V3, which has no sliding windows, and this model does")
-    same = ("vocab_size", "hidden_size", "intermediate_size", "hidden_act", "max_position_embeddings", "rms_norm_eps")
-    same += ("initializer_range", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "rope_parameters")
+    same: tuple[str, ...] = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "hidden_act",
+        "max_position_embeddings",
+        "rms_norm_eps",
+    )
+    same += (
+        "initializer_range",
+        "tie_word_embeddings",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "rope_parameters",
+    )
     config = transformers.DeepseekV3Config(
         **{name: copy.deepcopy(getattr(old, name)) for name in same},
         num_hidden_layers=len(target.layers),
@@ -167,7 +193,11 @@ def fill_attention(attention: Any, old: Any, heads: AttentionHeads, shape: Atten
     pairs = even_pairs_of(heads.rotated // 2, shape.qk_rank // 2)
     new, _ = merge(kept, choose_groups(kept, shape.kv_heads, seen), pairs, shape.v_rank, seen)
     factor = old.scaling / attention.scaling
-    parts = {"q_proj": (new.query, new.query_bias), "k_proj": (new.key, new.key_bias), "v_proj": (new.value, new.value_bias)}
+    parts = {
+        "q_proj": (new.query, new.query_bias),
+        "k_proj": (new.key, new.key_bias),
+        "v_proj": (new.value, new.value_bias),
+    }
     for name, (rows, bias) in parts.items():
         linear, times = getattr(attention, name), factor if name == "q_proj" and not heads.normed else 1.0
         linear.weight.copy_(rows.flatten(0, 1) * times)
@@ -179,7 +209,9 @@ def fill_attention(attention: Any, old: Any, heads: AttentionHeads, shape: Atten
     rows = torch.cat([pairs, pairs + heads.rotated // 2])
     for name in ("q_norm", "k_norm"):
         if hasattr(attention, name):
-            getattr(attention, name).weight.copy_(getattr(old, name).weight[rows] * (factor if name == "q_norm" else 1.0))
+            getattr(attention, name).weight.copy_(
+                getattr(old, name).weight[rows] * (factor if name == "q_norm" else 1.0)
+            )
 
 
 def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> AttentionHeads:

@@ -68,7 +68,7 @@ def block_losses(model: Any, blocks: Tensor) -> Tensor:
     model.eval()
     losses = []
     for some in blocks.split(BATCH):
-        logits = model(some).logits[:, :-1].float()
+        logits = model(some, use_cache=False).logits[:, :-1].float()
         each = F.cross_entropy(logits.flatten(0, 1), some[:, 1:].flatten(), reduction="none")
         losses.append(each.view(len(some), -1).double().mean(1))
     return torch.cat(losses)
