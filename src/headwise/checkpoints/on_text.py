@@ -115,8 +115,11 @@ def _scored(model: Any) -> str:
     return "masked tokens" if "MaskedLM" in kind else "hidden states"
 
 
-def load_model(folder: Path, attention: str = "eager") -> tuple[Any, Any]:
-    """The tokenizer and the model that transformers makes of a folder, every weight of it from there."""
+def load_model(folder: Path, attention: str | None = "eager") -> tuple[Any, Any]:
+    """The tokenizer and the model that transformers makes of a folder, every weight of it from there.
+
+    `attention` is what it attends through: its own choice without.
+    """
     try:
         import transformers
     except ImportError:
@@ -128,13 +131,13 @@ def load_model(folder: Path, attention: str = "eager") -> tuple[Any, Any]:
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
         kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
-        options = {"attn_implementation": attention, "dtype": torch.float32}
+        options = {"dtype": torch.float32} | ({"attn_implementation": attention} if attention else {})
         model, loaded = kind.from_pretrained(folder, output_loading_info=True, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # its errors have no common class
         what = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SpecError(
-            f"--data needs a model that transformers loads with its tokenizer from '{folder}': {what}"
+            f"this needs a model that transformers loads with its tokenizer from '{folder}': {what}"
         ) from None
     unread = sorted(loaded["missing_keys"]) if _scored(model) != "hidden states" else []
     if unread:

@@ -52,7 +52,7 @@ class _Converter:
         self.folder = open_weights(source).path
         if not self.folder.is_dir():
             raise SpecError(f"'{source}' is a file: give the folder with its config.json and tokenizer")
-        self.tokenizer, self.model = load_model(self.folder, "sdpa")
+        self.tokenizer, self.model = load_model(self.folder, None)
         weights = InMemory(self.model, self.model.config.to_dict())
         reader = reader_of(weights)(weights)
         if reader.family != "llama" or not hasattr(self.model.base_model, "layers"):
@@ -338,7 +338,7 @@ def _continued(folder: Path) -> tuple[Conversion, Any]:
     facts |= {"out": Path(facts["out"]), "converted": Change(**facts["converted"])}
     facts |= {"layers": tuple(FittedLayer(**one) for one in facts["layers"])}
     facts |= {"tried": tuple(Tried(**one) for one in facts["tried"]), "dropped": tuple(facts["dropped"])}
-    _, made = load_model(folder, "sdpa")
+    _, made = load_model(folder, None)
     return Conversion(**facts), made
 
 
@@ -358,7 +358,7 @@ def _write(work: _Converter, made: Any, folder: Path) -> None:
 
 def _loaded_back(made: Any, folder: Path) -> Any:
     """The folder as transformers loads it, every tensor of the size that was written."""
-    _, back = load_model(folder, "sdpa")
+    _, back = load_model(folder, None)
     sizes, real = ({name: tuple(t.shape) for name, t in one.state_dict().items()} for one in (made, back))
     if type(back) is not type(made) or sizes != real:
         raise SpecError(f"'{folder}' loads as something else than was written: {type(back).__name__}")
