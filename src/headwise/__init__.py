@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from headwise.checkpoints.configuration import prices as prices
     from headwise.checkpoints.configuration import read_config as read_config
     from headwise.checkpoints.configuration import suggest as suggest
+    from headwise.checkpoints.conversion import convert as convert
+    from headwise.checkpoints.conversion import frontier as frontier
+    from headwise.checkpoints.conversion.result import Conversion as Conversion
     from headwise.checkpoints.export import Exported as Exported
     from headwise.checkpoints.export import export_hf as export_hf
     from headwise.checkpoints.inspection import Inspection as Inspection
@@ -81,6 +84,7 @@ _HOME = {
     "Attention": "layers.attention",
     "AttentionShape": "shape",
     "Evidence": "comparison.evidence.table",
+    "Conversion": "checkpoints.conversion.result",
     "Execution": "training.run",
     "Exported": "checkpoints.export",
     "Inspection": "checkpoints.inspection",
@@ -109,6 +113,7 @@ _HOME = {
     "compare": "comparison.answer",
     "compare_table": "comparison.answer",
     "conditioning": "report.theory",
+    "convert": "checkpoints.conversion",
     "demo": "studies._demo",
     "describe_study": "studies._catalogue",
     "describe_task": "studies._catalogue",
@@ -120,6 +125,7 @@ _HOME = {
     "export_runs": "store.listing",
     "find": "known",
     "find_run": "store.listing",
+    "frontier": "checkpoints.conversion",
     "heads_needed": "report.theory",
     "inspect": "checkpoints.inspection",
     "known_models": "cost",

@@ -328,7 +328,9 @@ def test_files_cut_short(tmp_path):
     [
         (lambda folder: folder / "nowhere", "there is no file or folder"),
         (lambda folder: folder, "holds no weights"),
-        (lambda folder: _write(folder / "model.gguf", "x"), "is no file of weights"),
+        (lambda folder: _write(folder / "model.gguf", "x"), "is a GGUF file: transformers reads it"),
+        (lambda folder: _write(folder / "model.onnx", "x"), "is an ONNX graph"),
+        (lambda folder: _write(folder / "model.tar", "x"), "is no file of weights"),
         (lambda folder: _write(folder / "config.json", "{") and _weights(folder, {"a": (1,)}), "cannot read"),
         (lambda folder: _write(folder / "config.json", "[1]") and _weights(folder, {"a": (1,)}), "no JSON object"),
         (lambda folder: _torch(folder / "model.pt", [1, 2]), "holds no tensors by name"),

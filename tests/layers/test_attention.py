@@ -109,7 +109,8 @@ def test_decoding_equals_the_whole_pass(module, first, more):
     parts = [module(x[:, :first], cache=cache)]
     parts += [module(x[:, i : i + 1], cache=cache) for i in range(first, first + more)]
     torch.testing.assert_close(torch.cat(parts, dim=1), module(x), rtol=1e-11, atol=1e-11)
-    assert cache.nbytes == 2 * (first + more) * module.shape.cached_per_token * 8
+    kept = first + more if module.window is None else min(first + more, module.window)
+    assert cache.nbytes == 2 * kept * module.shape.cached_per_token * 8
 
 
 def test_both_forms_of_the_latent_are_reached():
@@ -452,3 +453,66 @@ def test_options_that_cannot_be_are_refused(text, options, message):
 
 def test_it_says_its_shape():
     assert "w8-h2-r3" in repr(Attention(AttentionShape.parse("w8-h2-r3-v4")))
+
+
+# ---- lengths that are symbols ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["w16-h2-r8", "w16-h4-r8-g2", "w16-h2-r8-c8-p4"])
+def test_compiled_whole_at_a_second_length(text):
+    module = layer(text, causal=True, rope_base=100.0)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for tokens in (5, 9, 300):
+        x = torch.randn(2, tokens, 16, dtype=DOUBLE)
+        torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_exported_for_every_length():
+    module = layer("w16-h4-r8-g2", causal=True, rope_base=100.0)
+    tokens = torch.export.Dim("tokens", min=2, max=512)
+    exported = torch.export.export(
+        module, (torch.randn(1, 7, 16, dtype=DOUBLE),), dynamic_shapes={"x": {1: tokens}}
+    ).module()
+    for count in (4, 400):
+        x = torch.randn(1, count, 16, dtype=DOUBLE)
+        torch.testing.assert_close(exported(x), module(x))
+
+
+# ---- caches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["w16-h4-r8-g2", "w16-h2-r8-c8-p4"])
+@pytest.mark.parametrize("steps", [(1,) * 12, (5, 1, 1, 3, 2)])
+def test_a_window_forgets_what_no_token_can_see(text, steps):
+    module = layer(text, causal=True, window=4, rope_base=100.0)
+    x = torch.randn(2, 12, 16, dtype=DOUBLE)
+    cache, parts, done = KVCache(), [], 0
+    for count in steps:
+        parts.append(module(x[:, done : done + count], cache=cache))
+        done += count
+        assert cache.nbytes <= 2 * (3 + count) * module.shape.cached_per_token * 8
+    torch.testing.assert_close(torch.cat(parts, dim=1), module(x))
+    assert cache.length == 12
+
+
+def test_a_cache_goes_back_and_follows_beams():
+    module = layer("w16-h4-r8-g2", causal=True, rope_base=100.0)
+    x = torch.randn(3, 8, 16, dtype=DOUBLE)
+    cache = KVCache()
+    module(x, cache=cache)
+    cache.crop(5)
+    torch.testing.assert_close(module(x[:, 5:], cache=cache), module(x)[:, 5:])
+    cache.crop(-2)
+    assert cache.length == 6
+    rows = torch.tensor([2, 0, 0])
+    cache.reorder(rows)
+    torch.testing.assert_close(module(x[rows, 6:], cache=cache), module(x[rows])[:, 6:])
+
+
+def test_a_window_cannot_go_back_to_what_it_forgot():
+    module = layer("w16-h4-r8-g2", causal=True, window=2)
+    cache = KVCache()
+    for token in torch.randn(6, 1, 1, 16, dtype=DOUBLE):
+        module(token, cache=cache)
+    with pytest.raises(ValueError, match="beyond the window of 2 and forgotten"):
+        cache.crop(1)

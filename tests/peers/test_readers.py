@@ -6,24 +6,29 @@ The way back is held to the same: ranks planted in a checkpoint are found and cu
 """
 
 import importlib.util
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor, nn
 
 from headwise.checkpoints import open_checkpoint
+from headwise.checkpoints.export import export_hf
 from headwise.checkpoints.files import write_config, write_weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.inspection import inspect
+from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import OnText
 from headwise.checkpoints.reader import Reader
 from headwise.checkpoints.truncation import truncate
 from headwise.layers.functional import plain_attention
+from headwise.report.inspection import truncation_lines
 from headwise.spec import SpecError
 from helpers.copying import SINGLE, same, scrambled
 
@@ -336,6 +341,81 @@ def test_text_that_cannot_be_used(tmp_path):
     (tmp_path / "short.txt").write_text("w1 w2 w3")
     with pytest.raises(SpecError, match="has 3 tokens for this model; it needs 22 or more"):
         OnText(reader, tmp_path / "short.txt")
+
+
+def test_a_missing_head_is_not_made_up(tmp_path):
+    """transformers would fill it with random numbers, and the loss would be theirs."""
+    model = saved("llama", tmp_path / "model")
+    text = with_tokenizer(tmp_path / "model")
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    assert len(weights) < len(model.state_dict())
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SpecError, match=r"has no 'lm_head.weight', which LlamaForCausalLM needs"):
+        truncate(tmp_path / "model", tmp_path / "cut", 0.8, data=text)
+
+
+def test_a_classifier_is_compared_by_its_hidden_states(tmp_path):
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = hf.BertConfig(**sizes, intermediate_size=48, max_position_embeddings=130)
+    hf.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    text = with_tokenizer(tmp_path / "model")
+    found = truncate(tmp_path / "model", tmp_path / "cut", 0.8, data=text)
+    assert found.on_text.scored == "hidden states"
+    assert 0 < found.on_text.relative_change < 1
+
+
+def test_tied_weights_of_a_torch_file(tmp_path):
+    model = saved("gpt2", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")  # two names of one tensor
+    truncate(tmp_path / "model", tmp_path / "cut", 0.8)
+    kept = open_checkpoint(tmp_path / "cut").weights
+    assert torch.equal(kept["lm_head.weight"], kept["transformer.wte.weight"])
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_broken_numbers_are_named_and_nothing_is_written(name, number, tmp_path):
+    model = saved("llama", tmp_path / "model")
+    weights = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    weights[name].view(-1)[3] = number
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SpecError, match=f"'{name}' holds NaN or infinite numbers"):
+        truncate(tmp_path / "model", tmp_path / "cut", 0.8)
+    assert not (tmp_path / "cut" / "config.json").exists()
+
+
+def test_a_truncated_llama_is_not_said_to_load(tmp_path):
+    saved("llama", tmp_path / "model")
+    cut = truncate(tmp_path / "model", tmp_path / "cut", 0.8)
+    assert not cut.aware
+    with pytest.raises(SpecError, match="truncated to a shape that its library cannot say: headwise convert"):
+        export_hf(tmp_path / "cut", tmp_path / "out")
+
+
+def test_pairs_are_said_to_be_lost_only_where_they_were(tmp_path):
+    model = saved("llama", tmp_path / "model")
+    for layer in model.model.layers:
+        layer.self_attn.v_proj.weight.data[1:] = 0  # values alone can be cut
+    model.save_pretrained(tmp_path / "model")
+    cut = truncate(tmp_path / "model", tmp_path / "cut", 1.0)
+    printed = "\n".join(map(str, truncation_lines(cut)))
+    assert not cut.lost_pairs
+    assert "frequency pairs" not in printed
+    assert "does not predict the loss" in printed
+
+
+def test_a_model_of_llama2c_says_how_it_is_converted(tmp_path):
+    sizes = (8, 12, 2, 2, 1, 16, 10)
+    numbers = 16 * 8 + 2 * (2 * 64 + 2 * 4 * 8 + 3 * 96 + 16) + 8 + 10 * 4
+    (tmp_path / "model.bin").write_bytes(struct.pack("<7i", *sizes) + torch.randn(numbers).numpy().tobytes())
+    with pytest.raises(SpecError, match=r"is a model of llama2\.c: headwise convert"):
+        open_checkpoint(tmp_path / "model.bin")
+    write_llama2c(tmp_path / "model.bin", tmp_path / "llama")
+    assert str(open_checkpoint(tmp_path / "llama").heads(0).shape) == "w8-h2-g1"
+    _, loaded = hf.LlamaForCausalLM.from_pretrained(tmp_path / "llama", output_loading_info=True)
+    assert not loaded["missing_keys"]
+    assert not loaded["unexpected_keys"]
 
 
 # ---- real weights --------------------------------------------------------------------------------------------------

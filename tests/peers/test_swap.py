@@ -418,3 +418,32 @@ def test_models_that_are_not_known_are_named():
     layer.self_attn = nn.MultiheadAttention(32, 4, add_bias_kv=True)
     assert "add_bias_kv" in refused(layer, "w32-h4")
     assert "model around" in refused(nn.MultiheadAttention(32, 4), "w32-h4")
+
+
+def test_distilbert_is_swapped_whole():
+    config = hf.DistilBertConfig(vocab_size=VOCAB, dim=32, n_layers=2, n_heads=4, hidden_dim=48)
+    model = scrambled(hf.DistilBertForMaskedLM(config), torch.float64)
+    given = inputs("bert", torch.float64, "right")
+    new, told = swapped(model, "w32-h4")
+    assert len(told.layers) == 2
+    assert not told.left
+    same(run(new, given), run(model, given), EXACT)
+
+
+def test_what_was_left_is_said():
+    sizes = {**IMAGE, "num_channels": 3}
+    model = hf.SiglipVisionModel(hf.SiglipVisionConfig(**sizes))
+    told = headwise.swap(model, "w32-h4")
+    assert len(told.layers) == 1  # the pooling head alone is torch's
+    assert len(told.left) == 2
+    assert "left as they were: 2 attention layers" in str(told)
+
+
+def test_a_layer_that_computes_something_else_is_refused():
+    model = make("llama")
+    original = type(model.model.layers[1].self_attn).forward
+    model.model.layers[1].self_attn.forward = lambda *args, **options: (
+        1.1 * original(model.model.layers[1].self_attn, *args, **options)[0],
+        None,
+    )
+    assert "computes something else than headwise does" in refused(model, "w32-h4-r12-g2")

@@ -18,6 +18,7 @@ import headwise
 from headwise.layers.attention import Attention
 from headwise.spec import SpecError
 from helpers.copying import same
+from helpers.families import peers
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides" / "swap.md"
 GPT = '''
@@ -341,3 +342,25 @@ def test_the_patch_of_the_docs(tmp_path, monkeypatch, capsys, later, flags, told
     assert printed.count(told) == 3 if told else "w32" not in printed
     first, last = (float(number) for number in printed.split("losses")[1].split())
     assert last < 0.5 * first
+
+
+@pytest.mark.skipif(peers() is None, reason="HEADWISE_PEERS does not point to the originals' sources")
+@torch.no_grad()
+def test_nanochat_itself(monkeypatch):
+    """Its own sources: value embeddings behind gates, smeared tokens and all."""
+    monkeypatch.syspath_prepend(peers() / "nanochat")
+    for name in [name for name in sys.modules if name.split(".")[0] == "nanochat"]:
+        monkeypatch.delitem(sys.modules, name)
+    from nanochat.gpt import GPT as Theirs
+    from nanochat.gpt import GPTConfig
+
+    model = Theirs(GPTConfig(sequence_len=32, vocab_size=61, n_layer=4, n_head=4, n_kv_head=2, n_embd=32))
+    model.init_weights()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=parameter.shape[1] ** -0.5)
+    new = copy.deepcopy(model)
+    told = headwise.swap(new, "w32-h4-g2")
+    assert all(layer.error < 1e-5 for layer in told.layers)
+    tokens = torch.randint(61, (2, 14))
+    same(new(tokens), model(tokens), 1e-5)

@@ -70,9 +70,11 @@ def export_hf(source: str | Path | Reader, out: str | Path, store: str | Path | 
     check_new(folder)  # before any work
     reader = source if isinstance(source, Reader) else open_checkpoint(_weights(source, store))
     if not isinstance(reader, HeadwiseReader):
+        cut = "headwise" in reader.weights.config
+        loads = "and was truncated to a shape that its library cannot say: headwise convert writes one that loads"
         raise SpecError(
-            f"'{reader.weights.path}' is of family {reader.family}, which has a library that loads it; export-hf "
-            "writes models trained by headwise"
+            f"'{reader.weights.path}' is of family {reader.family}, "
+            f"{loads if cut else 'which has a library that loads it'}; export-hf writes models trained by headwise"
         )
     return _write(reader, folder)
 

@@ -10,6 +10,7 @@ more is refused. A torch file of the old kind (before 2020) cannot be mapped, so
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ LARGEST_SIZE = 2**40  # of anything that a configuration counts
 _KINDS = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list, "headwise": dict}
 _KINDS |= {"shape": str, "type": str, "rope_type": str, "factor": int | float, "rope_theta": int | float | dict}
 _KINDS |= {"hidden_act": str, "activation_function": str, "hidden_activation": str}
+_ELSEWHERE = {
+    ".gguf": "a GGUF file: transformers reads it, AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME) with "
+    "the package gguf; call save_pretrained on the model and give the folder that writes",
+    ".onnx": "an ONNX graph, whose weights have lost their names: give the checkpoint that it was exported from",
+}
+_LLAMA2C = struct.Struct("<7i")  # width, MLP, layers, heads, key/value heads, tokens (negative: untied), context
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,13 @@ class _Place:
             file.seek(self.start)
             file.readinto(data)
         return torch.frombuffer(data, dtype=_DTYPES[self.dtype]) if data else torch.empty(0, dtype=_DTYPES[self.dtype])
+
+
+def check_finite(name: str, tensor: Tensor) -> Tensor:
+    """Nothing can be worked out from NaN or infinity."""
+    if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(tensor.isfinite().all()):
+        raise SpecError(f"'{name}' holds NaN or infinite numbers: the checkpoint is broken, so nothing was written")
+    return tensor
 
 
 class Weights:
@@ -86,9 +100,7 @@ class Weights:
             raise SpecError(
                 f"'{name}' is quantised ({str(tensor.dtype).removeprefix('torch.')}); give the weights in 16 or 32 bits"
             )
-        if not tensor.isfinite().all():
-            raise SpecError(f"'{name}' of '{self.path}' holds numbers that are not finite (NaN or infinite)")
-        return tensor
+        return check_finite(name, tensor)
 
     def get(self, name: str) -> Tensor | None:
         return self[name] if name in self.shapes else None
@@ -142,9 +154,32 @@ def open_weights(source: str | Path) -> Weights:
     for file in files:
         if not file.is_file():
             raise SpecError(f"'{file}' is no file")
+    if path.suffix in _ELSEWHERE and not path.is_dir():
+        raise SpecError(f"'{path}' is {_ELSEWHERE[path.suffix]}")
+    if path.suffix == ".bin" and llama2c_sizes(path):
+        raise SpecError(
+            f"'{path}' is a model of llama2.c: headwise convert {path} --tokenizer tokenizer.bin --out FOLDER writes "
+            "it as a Llama that transformers and headwise load"
+        )
     if not path.is_dir() and path.suffix not in (".safetensors", *_TORCH):
         raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt and .pth are read, or a folder")
     return Weights(path, files, _config_of(path, files))
+
+
+def llama2c_sizes(file: Path) -> tuple[int, ...] | None:
+    """The seven numbers at the start of llama2.c's first format, where they account for the size of the file."""
+    with file.open("rb") as opened:
+        start = opened.read(_LLAMA2C.size)
+    if len(start) < _LLAMA2C.size:
+        return None
+    sizes = _LLAMA2C.unpack(start)
+    width, hidden, depth, heads, kv_heads, vocab, context = sizes
+    if min(width, hidden, depth, heads, kv_heads, context) < 1 or not vocab or width % heads:
+        return None
+    rank = width // heads
+    layer = 2 * width * width + 2 * kv_heads * rank * width + 3 * hidden * width + 2 * width
+    numbers = abs(vocab) * width * (2 if vocab < 0 else 1) + depth * layer + width + context * rank
+    return sizes if file.stat().st_size == _LLAMA2C.size + 4 * numbers else None
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -283,6 +318,12 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
     waiting: dict[str, Tensor] = {}
     total = 0
 
+    def own(tensor: Tensor) -> Tensor:
+        """A tensor that shares its memory with none before: two names of tied weights are written as two tensors."""
+        shared = {one.untyped_storage().data_ptr() for one in waiting.values()}
+        tensor = tensor.contiguous()
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in shared else tensor
+
     def flush() -> None:
         save_file(waiting, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
         shards.append(list(waiting))
@@ -291,7 +332,7 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, tensor in tensors:
-            waiting[name] = tensor.contiguous()
+            waiting[name] = own(tensor)
             total += tensor.nbytes
             if sum(one.nbytes for one in waiting.values()) >= SHARD_BYTES:
                 flush()

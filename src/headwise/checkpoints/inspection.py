@@ -141,7 +141,7 @@ def inspect(
     """
     opened = source if isinstance(source, Reader) else open_checkpoint(source, heads, reader, watch)
     text = None if data is None else OnText(opened, data)
-    cut = padded_tensors(opened, plan(opened, keep).ranks) if text else ()
+    cut = padded_tensors(opened, plan(opened, keep, text.seen).ranks, text.seen) if text else ()
     layers, shapes = [], []
     for number in opened.numbers():
         layer = opened.heads(number)

@@ -88,6 +88,10 @@ class Reader(ABC):
     def width(self, layer: str) -> int:
         """The model's width, as the layer's tensors say it."""
 
+    def entrance(self, layer: str) -> str:
+        """The name of a weight whose module reads the tokens that attention sees."""
+        raise SpecError(f"the reader of {self.family} does not say where tokens enter a layer, which --data needs")
+
     def order(self, rank: int, rotated: int) -> Tensor:
         """Which of the family's rows each of headwise's is: the rotated part first, in halves."""
         return torch.arange(rank)
@@ -151,6 +155,9 @@ class ProjectionReader(Reader):
     def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
         """The weights of the query norm and of the key norm, where there are such norms."""
         return None
+
+    def entrance(self, layer: str) -> str:
+        return next(iter(self.tensors(layer, self.parts(layer))))
 
     def width(self, layer: str) -> int:
         return self.parts(layer).query.weight.shape[1]

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints import Chosen, open_checkpoint
-from headwise.checkpoints.files import Weights, check_new, write_config, write_weights
+from headwise.checkpoints.files import Weights, check_finite, check_new, write_config, write_weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.on_text import OnText, TextChange
 from headwise.checkpoints.reader import LayerWatch, Reader
+from headwise.checkpoints.seen import Seen, weighted
 from headwise.cost import cached_per_token
 from headwise.measure.spectra import singular_values
 from headwise.shape import AttentionShape, ModelShape
@@ -42,6 +43,7 @@ class LayerRanks:
     values: int
 
 
+Seens = list[Seen] | None  # of every layer
 CheckpointForm = Literal[
     "native", "headwise", "padded"
 ]  # the family's own; headwise's alone; the family's in its old sizes
@@ -64,6 +66,7 @@ class Truncation(Shown):
 
     out: Path
     keep: float  # share of the energy that heads keep, in the mean of each layer
+    aware: bool = False  # whether energy is that of tokens, not of weights
     on_text: TextChange | None = None  # where there was text to run the model on
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +79,11 @@ class Truncation(Shown):
         sizes = {"bytes of weights": (self.bytes_before, self.bytes_after)}
         sizes |= {"numbers in the KV cache per token": (self.kv_before, self.kv_after)}
         return [{"what": what, "before": before, "after": after} for what, (before, after) in sizes.items()]
+
+    @property
+    def lost_pairs(self) -> bool:
+        """Whether fewer frequencies turn than did."""
+        return any(a.rotated > b.rotated for a, b in zip(self.before.layers, self.after.layers, strict=True))
 
     @property
     def headline(self) -> str:
@@ -200,14 +208,17 @@ class RankPlan:
         return [_reduced(shape, ranks) for shape, ranks in zip(self.shapes, self.ranks, strict=True)]
 
 
-def plan(reader: Reader, keep: float) -> RankPlan:
-    """The smallest ranks that keep this share; the same for all layers where the configuration has one number."""
+def plan(reader: Reader, keep: float, seen: Seens = None) -> RankPlan:
+    """The smallest ranks that keep this share; the same for all layers where the configuration has one number.
+
+    With what the layers have seen, the energy is that of the queries, keys and values of those tokens.
+    """
     if not 0 < keep <= 1:
         raise SpecError(f"--keep is {keep:g}; it is the share of the energy that stays, above 0 and at most 1")
     shapes, ranks = [], []
     for number in reader.numbers():
         heads = reader.heads(number)
-        wanted = ranks_for(heads, keep)
+        wanted = ranks_for(weighted(heads, seen[number] if seen else None), keep)
         content = min(wanted.content + -wanted.content % reader.step, heads.shape.qk_rank - heads.rotated)
         shapes.append(heads.shape)
         ranks.append(replace(wanted, content=content))
@@ -231,26 +242,29 @@ def truncate(
     """Write a checkpoint whose heads have the smallest ranks that keep this share of their energy.
 
     `source` is a folder, a file, OWNER/NAME on the Hugging Face hub, or an opened reader; `out` a new folder. With
-    `pad` it has the old sizes, zeros where something was cut. `data` is text to measure the loss on before and after.
+    `pad` it has the old sizes, zeros where something was cut. `data` is text: energy is then that of the queries, keys
+    and values it gives, and the loss is measured on a part of it that nothing was fitted to, before and after.
     The rest is as in `open_checkpoint`.
     """
     folder = Path(out)
     check_new(folder)  # before any work
     opened = source if isinstance(source, Reader) else open_checkpoint(source, heads, reader, watch)
     text = None if data is None else OnText(opened, data)
-    planned = plan(opened, keep)
-    written = _write(opened, planned, folder, keep, pad)
-    return replace(written, on_text=text.compare(padded_tensors(opened, planned.ranks))) if text else written
+    planned = plan(opened, keep, text.seen if text else None)
+    written = _write(opened, planned, folder, keep, pad, text.seen if text else None)
+    if text is None:
+        return written
+    return replace(written, on_text=text.compare(padded_tensors(opened, planned.ranks, text.seen)))
 
 
-def _write(reader: Reader, planned: RankPlan, out: Path, keep: float, pad: bool) -> Truncation:
+def _write(reader: Reader, planned: RankPlan, out: Path, keep: float, pad: bool, seen: Seens) -> Truncation:
     """The checkpoint with heads of the planned ranks, one layer in memory at a time."""
     before, after = reader.shape_of(planned.shapes), reader.shape_of(planned.reduced)
     if before == after:
         raise SpecError("every layer needs all of its rank to keep so much of its energy: try a smaller --keep")
     native = {} if pad else reader.native(after)
     frequencies: list[Any] = []
-    written = write_weights(out, _tensors(reader, planned.ranks, frequencies, pad))
+    written = write_weights(out, _tensors(reader, planned.ranks, frequencies, pad, seen))
     entry = {"shape": str(after), **({"rope_frequencies": frequencies} if planned.rotary else {})}
     write_config(out, reader.weights.config | ({"headwise": entry} if native is None else native))
     _copy_rest(reader.weights, out)
@@ -267,6 +281,7 @@ def _write(reader: Reader, planned: RankPlan, out: Path, keep: float, pad: bool)
         rotary=planned.rotary,
         out=out,
         keep=keep,
+        aware=seen is not None,
     )
 
 
@@ -276,28 +291,29 @@ def _reduced(shape: AttentionShape, ranks: LayerRanks) -> AttentionShape:
     return shape.replace(qk_rank=rank, v_rank=ranks.values, rope_rank=rope)
 
 
-def padded_tensors(reader: Reader, ranks: list[LayerRanks]) -> Iterator[tuple[str, Tensor]]:
+def padded_tensors(reader: Reader, ranks: list[LayerRanks], seen: Seens = None) -> Iterator[tuple[str, Tensor]]:
     """The attention of the truncated model in the old sizes, for whatever library runs the original."""
     for number in reader.numbers():
         heads = reader.heads(number)
-        yield from reader.cut(number, cut_to(heads, ranks[number]).padded(heads)).items()
+        cut = cut_to(weighted(heads, seen[number] if seen else None), ranks[number])
+        yield from reader.cut(number, cut.padded(heads)).items()
 
 
 def _tensors(
-    reader: Reader, ranks: list[LayerRanks], frequencies: list[Any], pad: bool
+    reader: Reader, ranks: list[LayerRanks], frequencies: list[Any], pad: bool, seen: Seens
 ) -> Iterator[tuple[str, Tensor]]:
     """Those of each layer's attention, cut, with what still turns in each; then all others as they are."""
     done: set[str] = set()
     for number in reader.numbers():
         heads = reader.heads(number)
-        cut = cut_to(heads, ranks[number])
+        cut = cut_to(weighted(heads, seen[number] if seen else None), ranks[number])
         frequencies.append(None if cut.frequencies is None else cut.frequencies.tolist())
         changed = reader.cut(number, cut.padded(heads) if pad else cut)
         done |= changed.keys()
         yield from changed.items()
     for name in reader.weights:
         if name not in done:
-            yield name, reader.weights.stored(name)
+            yield name, check_finite(name, reader.weights.stored(name))
 
 
 def _copy_rest(weights: Weights, out: Path) -> None:

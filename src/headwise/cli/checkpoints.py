@@ -1,11 +1,11 @@
-"""The commands about checkpoints: what rank the heads of a trained model use, and a copy with less of it."""
+"""The commands about checkpoints: what rank the heads of a trained model use, and smaller copies of it."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headwise.cli.terminal import AsJson, bar, print_json
+from headwise.cli.terminal import AsJson, bar, listed, print_json, show_or_json
 
 CheckpointArgument = Annotated[
     str, typer.Argument(help="A folder, a file, or OWNER/NAME on the Hugging Face hub.", show_default=False)
@@ -26,6 +26,9 @@ def add_to(app: typer.Typer) -> None:
     """Hang these commands on the main one."""
     app.command(epilog="Example: headwise inspect path/to/model --report heads.html")(inspect)
     app.command(epilog="Example: headwise truncate path/to/model --keep 0.95 --out smaller")(truncate)
+    app.command(epilog="Example: headwise convert path/to/model --kv 50% --data my.txt --heal 30m --out smaller")(
+        convert
+    )
 
 
 def inspect(
@@ -83,3 +86,60 @@ def truncate(
     from headwise.report.tables import show
 
     show(*truncation_lines(truncation))
+
+
+def convert(
+    checkpoint: CheckpointArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the new model.", show_default=False)],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="The new shape: g2 (key/value heads), c256-p32 (a latent), r16 (rank), h4 (heads), L6 (layers).",
+            show_default=False,
+        ),
+    ] = None,
+    kv: Annotated[
+        str | None, typer.Option(help="Or a share of the KV cache: 50%, or several: 75%,50%,25%.", show_default=False)
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(help="Or a share of the parameters, as 70%.", show_default=False)
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="Or how much the loss may grow, as +1%.", show_default=False)] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Text file to fit, heal and measure on; its end is held out.", show_default="none"),
+    ] = None,
+    heal: Annotated[
+        str | None, typer.Option(help="Train it this long to agree with the original: 90s, 30m.", show_default="not")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a llama2.c model.", show_default="none")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="With several --kv: a page of budget against loss.", show_default="none")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a smaller model that transformers loads, with what it cost."""
+    import headwise
+    from headwise.checkpoints.conversion import read_share
+    from headwise.report.conversion import conversion_lines, frontier_lines
+
+    options = {"data": data, "heal": heal, "watch": bar("layers")}
+    shares = [read_share(one, "--kv") for one in listed(kv or "")]
+    if len(shares) > 1:
+        several = headwise.frontier(checkpoint, shares, out=out, **options)
+        if report is not None:
+            from headwise.charts.grammar import save
+
+            save(several.chart(), report.parent, report.stem)
+        return show_or_json(several, as_json, frontier_lines)
+    done = headwise.convert(
+        checkpoint,
+        to,
+        out=out,
+        kv=shares[0] if shares else None,
+        params=None if params is None else read_share(params, "--params"),
+        loss=None if loss is None else read_share(loss, "--loss"),
+        tokenizer=tokenizer,
+        **options,
+    )
+    return show_or_json(done, as_json, conversion_lines)

@@ -138,6 +138,8 @@ class Attention(Pathed):
         if size is not None:
             return self._by_kernel(x, padding, size)
         start = cache.length if cache else 0
+        if cache and not start and self.causal:
+            cache.window = self.window  # what no later token can see need not be kept
         query, key, *value = self._project(x, memory, values)
         angles = self._angles(x, positions, start)
         queries = self._queries(query, angles)
@@ -147,6 +149,11 @@ class Attention(Pathed):
             queries, keys, values, value_up = self._from_latent(queries, key, angles, cache)
         else:
             keys, values = self._keys_values(key, value[0], angles, cache)
+        if cache and cache.dropped:
+            start -= cache.dropped
+            mask, padding, pair_bias = (
+                None if m is None else m[..., cache.dropped :] for m in (mask, padding, pair_bias)
+            )
         allowed = self._allowed(queries, keys, start, mask, padding)
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
@@ -272,8 +279,11 @@ class Attention(Pathed):
         plain = self.path == "plain" or self.hardmax or need_weights
         by_kernel = False
         if self.causal and start + 1 < keys.shape[-2]:  # else the only query is the last token, which sees everything
-            by_kernel = not plain and allowed is None and bias is None and queries.shape[-2] == keys.shape[-2]
-            allowed = allowed if by_kernel else _both(allowed, _distance(queries, keys, start) >= 0)
+            alone = not plain and allowed is None and bias is None
+            if alone and queries.shape[-2] == keys.shape[-2]:  # a branch: compiled, sizes are symbols, but this is not
+                by_kernel = True
+            else:
+                allowed = _both(allowed, _distance(queries, keys, start) >= 0)
         if plain:
             return plain_attention(queries, keys, values, scale, allowed, bias, dropout, self.hardmax)
         return fast_attention(

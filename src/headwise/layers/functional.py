@@ -63,7 +63,7 @@ def fast_attention(
         # one query per head: heads that share keys are as good as queries of one head, and nothing is repeated for them
         queries = queries.view(*keys.shape[:2], -1, queries.shape[-1])
         return fast_attention(queries, keys, values, scale, mask, False, dropout).flatten(1, 2)[:, :, None]
-    if not queries.is_cuda and values.shape[-2] >= LONG:
+    if not queries.is_cuda and not torch.compiler.is_compiling() and values.shape[-2] >= LONG:
         values = values.contiguous()
     if queries.is_cuda:
         queries, keys, values = pad_ranks(queries), pad_ranks(keys), pad_ranks(values)

@@ -16,7 +16,7 @@ _MEANING = (
 )
 _ROTARY = (
     "Rotary: QK is another matrix at every distance. 'used' is at distance 0, 'far' the mean over distances 0, 1, 2, "
-    "4, ... 1024; energies count whole frequency pairs."
+    "4, ... 1024; '99 %' and 'half keeps' are of whole frequency pairs, |Q_pair|²|K_pair|² being a pair's energy."
 )
 _NORMED = "Queries and keys pass a norm: its weights are in QK, its scaling of each token is not."
 
@@ -67,8 +67,12 @@ def truncation_lines(truncation: Truncation) -> list[RenderableType]:
     lines: list[RenderableType] = [*shapes, "", table, "", kept]
     if truncation.normed:
         lines.append("Queries and keys pass a norm, which no change of basis leaves alone: only VO was cut.")
-    elif truncation.rotary:
+    elif truncation.lost_pairs:
         lines.append("Rotary: queries and keys lost whole frequency pairs, each key/value head its own.")
+    if not truncation.aware:
+        lines.append(
+            "Energy of weights does not predict the loss: give --data TEXT to cut by what tokens use, and to measure."
+        )
     lines.append(f"{truncation.out}: {_READABLE[truncation.form]}")
     return [*lines, *_text_lines(truncation.on_text, truncation.keep)]
 

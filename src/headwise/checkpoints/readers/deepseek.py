@@ -60,6 +60,9 @@ class DeepSeekReader(Reader):
         mlps = [stated(config, "intermediate_size")] * first + [0] * (depth - first)
         return known_of(layer, depth, mlps, options, experts=experts)
 
+    def entrance(self, layer: str) -> str:
+        return f"{layer}self_attn.kv_a_proj_with_mqa.weight"
+
     def heads(self, number: int) -> AttentionHeads:
         layer, count = self.layers[number], self.head_count(self.layers[number])
         rotated, content, v_rank = self._sizes(layer, count)

@@ -10,6 +10,7 @@ new directions to learn in; `swap` gives what it did and the error of every laye
 """
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.checkpoints.heads import AttentionHeads
+from headwise.checkpoints.seen import Seen, Watch
 from headwise.checkpoints.swap import hugging_face, nanochat, torch_layers
-from headwise.checkpoints.swap.carry import Seen, carry
+from headwise.checkpoints.swap.carry import Carried, carry
 from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention
 from headwise.shape import AttentionShape
 from headwise.shown import Shown
@@ -27,6 +29,9 @@ from headwise.spec import SpecError
 
 HOSTS = (hugging_face, nanochat, torch_layers)
 TOKENS = 128  # that a layer's error is measured on
+SAME = 1e-3  # the error up to which the same weights are taken to compute the same
+
+_ATTENDS = re.compile(r"Attention(?!Output)")
 
 Wanted = AttentionShape | str | None
 Choice = Wanted | Callable[[int, AttentionShape], Wanted]
@@ -52,12 +57,13 @@ class Swap(Shown):
 
     layers: tuple[SwappedLayer, ...]
     measured_on: str
+    left: tuple[str, ...] = ()  # attention of the model that stayed as it was, by name
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.layers), *([self.headline] if self.headline else [])])
 
     def as_dict(self) -> dict[str, Any]:
-        return {"layers": self.records(), "measured_on": self.measured_on}
+        return {"layers": self.records(), "measured_on": self.measured_on, "left": list(self.left)}
 
     def records(self) -> list[dict[str, Any]]:
         return [vars(layer) | {"before": str(layer.before), "after": str(layer.after)} for layer in self.layers]
@@ -65,7 +71,9 @@ class Swap(Shown):
     @property
     def headline(self) -> str:
         known = any(layer.error is not None for layer in self.layers)
-        return f"measured on {self.measured_on}" if known else ""
+        left = f"left as they were: {len(self.left)} attention layers ({', '.join(self.left[:3])}"
+        left += ", ...)" if len(self.left) > 3 else ")"
+        return "\n".join([*([f"measured on {self.measured_on}"] if known else []), *([left] if self.left else [])])
 
 
 def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = None, fresh: bool = False) -> Swap:
@@ -81,6 +89,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
         raise SpecError("data chooses what to keep of old weights, but fresh=True keeps none: leave one of them out")
     seen = [None] * len(attentions) if data is None else _watch(attentions, data)
     pairs = [(place, shape, tokens) for place, shape, tokens in zip(attentions, wanted, seen, strict=True) if shape]
+    left = _left(model, {place.name for place, _, _ in pairs})
     made = [_make(place, shape, tokens, fresh) for place, shape, tokens in pairs]  # all of them before any is put in
     layers = []
     for (place, shape, _), (put, error) in zip(pairs, made, strict=True):
@@ -88,7 +97,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
         layers.append(SwappedLayer(place.name, place.heads.shape, shape, error))
     if not layers:
         raise SpecError("the function gave None for every layer, so there is nothing to swap")
-    return Swap(tuple(layers), "random tokens" if data is None else "the data given")
+    return Swap(tuple(layers), "random tokens" if data is None else "the data given", left)
 
 
 def _find(model: nn.Module) -> list[AttentionPlace]:
@@ -100,6 +109,19 @@ def _find(model: nn.Module) -> list[AttentionPlace]:
             return attentions
     known = "; ".join(host.SERVED for host in HOSTS)
     raise SpecError(f"a swap does not know the attention in {type(model).__name__}; it knows {known}")
+
+
+def _left(model: nn.Module, swapped: set[str]) -> tuple[str, ...]:
+    """Modules that are attention by their class's name and hold projections, neither swapped nor around such."""
+    names = [name for name, module in model.named_modules() if _ATTENDS.search(type(module).__name__)]
+    inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
+    return tuple(
+        name
+        for name in inner
+        if name not in swapped
+        and not any(one.startswith(f"{name}.") or name.startswith(f"{one}.") for one in swapped)
+        and any(True for _ in model.get_submodule(name).parameters())
+    )
 
 
 def _wanted(choice: Choice, number: int, old: AttentionHeads) -> AttentionShape | None:
@@ -122,59 +144,58 @@ def _make(
         return lambda: place.put(layer, None), None
     carried = carry(place.heads, shape, seen)
     layer = place.build(shape, carried)
-    old = place.build(place.heads.shape, carry(place.heads, place.heads.shape))
-    return lambda: place.put(layer, carried), _error(place, old, layer, seen)
+    return lambda: place.put(layer, carried), _error(place, layer, carried, seen)
 
 
 @torch.no_grad()
-def _error(place: AttentionPlace, old: HostAttention, new: HostAttention, seen: Seen | None) -> float:
-    """In float32 at least: the error is the shape's, not that of rounding."""
-    weight, turning = old.input.weight, place.heads.frequencies
-    old, new = (copy.deepcopy(one).eval().to(torch.promote_types(weight.dtype, torch.float32)) for one in (old, new))
-    x = torch.randn(1, TOKENS, old.shape.width) if seen is None else seen.some
-    x = x.to(old.input.weight)
-    table = None
-    if turning is not None:
-        angles = torch.arange(x.shape[1])[:, None] * turning[0]
-        table = torch.stack([angles.cos(), angles.sin()])[:, None].to(x)
-    expected, measured = (layer(x, positions=table) for layer in (old, new))
-    return float((measured - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
+def _error(place: AttentionPlace, new: HostAttention, carried: Carried, seen: Seen | None) -> float:
+    """Against what the model's own code computes, on tokens and on whatever else attention reads, none of it 0.
 
-
-class _Watch:
-    """Sums over the tokens that come into a layer, and the first sequence of them."""
-
-    def __init__(self, place: AttentionPlace) -> None:
-        self.place, self.count = place, 0
-        width = place.heads.shape.width
-        self.sum, self.squares = (torch.zeros(size, dtype=torch.float64) for size in ((width,), (width, width)))
-        self.some: Tensor | None = None
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        x = self.place.sees(args, options).detach().cpu().double()
-        rows = x.flatten(0, -2)
-        self.count, self.sum, self.squares = (
-            self.count + len(rows),
-            self.sum + rows.sum(0),
-            self.squares + rows.mT @ rows,
+    In float32 at least: the error is the shape's, not that of rounding. The same shape must give the same outputs:
+    where it does not, the model computes something that is not known here, and nothing is swapped.
+    """
+    dtype = torch.promote_types(place.factory["dtype"], torch.float32)
+    x = torch.randn(1, TOKENS, place.heads.shape.width) if seen is None else seen.some
+    x = x[:, : place.longest].to(place.factory["device"], dtype)
+    extra = place.extras(x)
+    expected = place.original(x, extra)
+    same = carry(place.heads, place.heads.shape)
+    old = place.build(place.heads.shape, same)
+    gaps = [
+        _gap(place.swapped(copy.deepcopy(one).eval().to(dtype), x, extra, heads), expected)
+        for one, heads in ((old, same), (new, carried))
+    ]
+    if not gaps[0] < SAME:
+        raise SpecError(
+            f"'{place.name}' ({type(place.module).__name__}) computes something else than headwise does with the same "
+            f"weights: outputs differ by {gaps[0]:.2g}; nothing was swapped"
         )
-        self.some = x[:1, :TOKENS] if self.some is None else self.some
+    return gaps[1]
 
-    @property
-    def seen(self) -> Seen:
-        if self.some is None:
-            raise SpecError(f"data did not run '{self.place.name}': give a function that calls the model on examples")
-        return Seen(self.sum / self.count, self.squares / self.count, self.some)
+
+def _gap(measured: Tensor, expected: Tensor) -> float:
+    return float((measured - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
 
 
 def _watch(places: list[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
     """Run the model and keep what every layer sees."""
-    watches = [_Watch(place) for place in places]
-    hooks = [w.place.module.register_forward_pre_hook(w, with_kwargs=True) for w in watches]
+    watches = [Watch(place.heads.shape.width, TOKENS) for place in places]
+    hooks = [
+        place.module.register_forward_pre_hook(
+            lambda _, args, options, place=place, watch=watch: watch.add(place.sees(args, options)), with_kwargs=True
+        )
+        for place, watch in zip(places, watches, strict=True)
+    ]
     try:
         with torch.no_grad():
             data()
     finally:
         for hook in hooks:
             hook.remove()
-    return [watch.seen for watch in watches]
+    return [_seen(place, watch) for place, watch in zip(places, watches, strict=True)]
+
+
+def _seen(place: AttentionPlace, watch: Watch) -> Seen:
+    if watch.seen is None:
+        raise SpecError(f"data did not run '{place.name}': give a function that calls the model on examples")
+    return watch.seen

@@ -3,8 +3,7 @@
 Letters: H heads, G key/value heads, R qk_rank, V v_rank, W width, P the rotated part of a head.
 
 - Smaller ranks are `truncation`'s: the nearest QᵀK and OV by their singular values, whole frequency pairs under rotary.
-  With tokens that the layer has seen, nearest means on those tokens: rows are weighted by a root of the tokens' second
-  moment; without rotation that of keys is taken around their mean, for softmax does not see what all keys share.
+  With tokens that the layer has seen, nearest means on those tokens (`seen`).
 - Larger ranks get new rows: random ones of queries and of values, zeros of keys and of outputs. Nothing changes, and
   the zeros have gradients from the first step. √R grows, so queries grow with it.
 - Behind a norm of queries and keys no change of basis is free. Pairs go for all heads alike, new rows of queries begin
@@ -19,20 +18,12 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.heads import AttentionHeads, Cut
+from headwise.checkpoints.seen import Seen, weighted
 from headwise.checkpoints.truncation import LayerRanks, cut_to, pair_energies
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
 SMALL = 0.01  # new rows behind a norm, against the old ones: their square is what the norm sees
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Tokens that came into a layer: their mean, their second moment, and some of them."""
-
-    mean: Tensor  # (W)
-    second: Tensor  # (W, W)
-    some: Tensor  # (1, T, W)
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ def carry(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None = None
         content=min(old.qk_rank - heads.rotated, shape.qk_rank - turning),
         values=min(old.v_rank, shape.v_rank),
     )
-    cut = _cut(heads if seen is None else _as_seen(heads, seen), ranks)
+    cut = _cut(weighted(heads, seen), ranks)
     smaller = _with_norms(heads.cut(cut), cut)
     ratio = shape.qk_rank / old.qk_rank
     return Carried(
@@ -97,34 +88,6 @@ def _repeated(heads: AttentionHeads, times: int) -> AttentionHeads:
 
 
 # ---- smaller -------------------------------------------------------------------------------------------------------
-
-
-def _as_seen(heads: AttentionHeads, seen: Seen) -> AttentionHeads:
-    """Heads whose sums of squares are those of queries, keys and values of the tokens seen."""
-    second, mean = seen.second, seen.mean
-    whole = torch.cat([torch.cat([second, mean[:, None]], 1), torch.cat([mean, mean.new_ones(1)])[None]])
-    around = second - mean[:, None] * mean
-    key = _rows(heads.key, heads.key_bias) @ _root(whole) if heads.rotated else heads.key.double() @ _root(around)
-    return replace(
-        heads,
-        query=_rows(heads.query, heads.query_bias) @ _root(whole),
-        key=key,
-        value=heads.value.double() @ _root(second),
-        query_bias=None,
-        key_bias=None,
-    )
-
-
-def _rows(rows: Tensor, bias: Tensor | None) -> Tensor:
-    """With one more column, for a token's constant 1."""
-    bias = rows.new_zeros(rows.shape[:2]) if bias is None else bias
-    return torch.cat([rows, bias[..., None]], dim=-1).double()
-
-
-def _root(moment: Tensor) -> Tensor:
-    """S with S Sᵀ = moment."""
-    values, vectors = torch.linalg.eigh(moment)
-    return vectors * values.clamp(min=0).sqrt()
 
 
 def _cut(heads: AttentionHeads, ranks: LayerRanks) -> Cut:

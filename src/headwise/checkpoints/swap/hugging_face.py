@@ -4,6 +4,7 @@ Masks are transformers' own (`eager` and `sdpa`), rotary tables and caches too: 
 whatever that is, so `generate` works as before. A causal model stays causal: a mask can only hide more.
 """
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,20 +18,36 @@ from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMem
 from headwise.layers.cache import KVCache
 from headwise.spec import SpecError
 
-# family of the reader: where a layer has its attention, the classes known to have that form, what they project with
-FAMILIES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "llama": (
-        "self_attn",
-        ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention"),
-        ("q_proj", "k_proj", "v_proj", "o_proj"),
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which layers of a reader's family hold attention."""
+
+    family: str
+    place: str  # of the module in a layer
+    projections: tuple[str, ...]  # what the module projects with
+    classes: tuple[str, ...]  # known to have that form
+    outside: str = ""  # the output projection, where it stands outside the module: its place in the layer
+
+
+_FOUR = ("q_proj", "k_proj", "v_proj", "o_proj")
+_BERTS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra")
+FORMS = (
+    Form("llama", "self_attn", _FOUR, tuple(f"{name}Attention" for name in ("Llama", "Mistral", "Qwen2", "Qwen3"))),
+    Form("nanochat", "self_attn", _FOUR, ("NanoChatAttention",)),
+    Form("gpt2", "attn", ("c_attn", "c_proj"), ("GPT2Attention",)),
+    Form(
+        "bert",
+        "attention.self",
+        ("query", "key", "value"),
+        tuple(f"{name}SelfAttention" for name in _BERTS),
+        outside="attention.output",
     ),
-    "nanochat": ("self_attn", ("NanoChatAttention",), ("q_proj", "k_proj", "v_proj", "o_proj")),
-    "gpt2": ("attn", ("GPT2Attention",), ("c_attn", "c_proj")),
-    "bert": ("attention.self", ("BertSelfAttention", "RobertaSelfAttention"), ("query", "key", "value")),
-    "vit": ("attention", ("ViTAttention",), ("q_proj", "k_proj", "v_proj", "o_proj")),
-}
+    Form("bert", "attention", ("q_lin", "k_lin", "v_lin", "out_lin"), ("DistilBertSelfAttention",)),
+    Form("vit", "attention", _FOUR, ("ViTAttention",)),
+)
 SERVED = "transformers' " + ", ".join(
-    name.removesuffix("Attention") for _, names, _ in FAMILIES.values() for name in names
+    name.removesuffix("SelfAttention").removesuffix("Attention") for form in FORMS for name in form.classes
 )
 IMPLEMENTATIONS = ("eager", "sdpa")
 
@@ -41,18 +58,27 @@ def places(model: nn.Module) -> list[AttentionPlace]:
         return []
     weights = InMemory(model, config.to_dict())
     kind = next((one for one in all_readers().values() if one.matches(weights.config, weights)), None)
-    if kind is None or kind.family not in FAMILIES:
+    forms = [form for form in FORMS if kind is not None and form.family == kind.family]
+    if kind is None or not forms:
         return []
     reader = kind(weights)
-    place, classes, _ = FAMILIES[kind.family]
     attentions: list[AttentionPlace] = []
     for number, layer in enumerate(reader.layers):
-        module = model.get_submodule(layer + place)
-        if type(module).__name__ not in classes:
-            raise SpecError(f"'{layer}{place}' is a {type(module).__name__}; a swap knows {', '.join(classes)}")
+        form, module = _form(model, layer, forms)
         _check_masks(module.config)
-        attentions.append(_place(model, layer + place, module, reader.heads(number), kind.family))
+        attentions.append(_place(model, layer, module, reader.heads(number), form))
     return attentions
+
+
+def _form(model: nn.Module, layer: str, forms: list[Form]) -> tuple[Form, Any]:
+    """The form of a layer's attention, and the module."""
+    modules = dict(model.named_modules())
+    present = [(form, modules[layer + form.place]) for form in forms if layer + form.place in modules]
+    for form, module in present:
+        if type(module).__name__ in form.classes:
+            return form, module
+    found = f"'{layer}{present[0][0].place}' is a {type(present[0][1]).__name__}" if present else f"'{layer}' is other"
+    raise SpecError(f"{found}; a swap knows {', '.join(name for form in forms for name in form.classes)}")
 
 
 def _check_masks(config: Any) -> None:
@@ -64,14 +90,13 @@ def _check_masks(config: Any) -> None:
         )
 
 
-def _place(model: nn.Module, name: str, module: Any, heads: Any, family: str) -> "_HuggingFacePlace":
-    _, _, projections = FAMILIES[family]
+def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form) -> "_HuggingFacePlace":
     norm = getattr(module, "q_norm", None)
     dropout = getattr(module, "attention_dropout", None)
     if dropout is None:
         dropout = (module.attn_dropout if hasattr(module, "attn_dropout") else module.dropout).p
     return _HuggingFacePlace(
-        name,
+        layer + form.place,
         module,
         heads,
         causal=module.is_causal,
@@ -80,16 +105,37 @@ def _place(model: nn.Module, name: str, module: Any, heads: Any, family: str) ->
         norm_eps=None if norm is None else getattr(norm, "variance_epsilon", getattr(norm, "eps", None)),
         plain_norm=norm is not None and not list(norm.parameters()),
         latent_eps=getattr(module.config, "rms_norm_eps", 1e-6),
-        factory=factory_of(getattr(module, projections[0])),
-        projections=projections,
-        parent=model.get_submodule(name.rpartition(".")[0]),
+        factory=factory_of(getattr(module, form.projections[0])),
+        projections=form.projections,
+        outside=model.get_submodule(layer + form.outside) if form.outside else None,
+        turns=next((one for name, one in model.named_modules() if name.endswith("rotary_emb")), None),
     )
 
 
 @dataclass
 class _HuggingFacePlace(AttentionPlace):
     projections: tuple[str, ...] = ()
-    parent: Any = None
+    outside: Any = None  # what holds the output projection, where the module does not
+    turns: Any = None  # the model's own rotary tables
+
+    def table(self, x: Tensor) -> Tensor | None:
+        if self.turns is None or self.heads.frequencies is None:
+            return None
+        return torch.stack([part[..., : part.shape[-1] // 2] for part in self._turned(x)])
+
+    def _turned(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.turns(x, torch.arange(x.shape[1], device=x.device)[None])
+        return cos, sin
+
+    def original(self, x: Tensor, extra: Tensor | None) -> Tensor:
+        module = copy.deepcopy(self.module).to(x.dtype).eval()
+        mask = None
+        if self.causal:  # eager attention has no other way to know
+            mask = x.new_full((x.shape[1], x.shape[1]), -torch.inf).triu(1)[None, None]
+        given: dict[str, Any] = {"attention_mask": mask}
+        given |= {} if self.turns is None else {"position_embeddings": self._turned(x)}
+        output: Tensor = module(x, **given)[0]
+        return output if self.outside is None else copy.deepcopy(self.outside.dense).to(x.dtype)(output)
 
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         host = self.module
@@ -97,8 +143,8 @@ class _HuggingFacePlace(AttentionPlace):
             layer.query_norm, layer.key_norm = host.q_norm, host.k_norm  # their rounding is the model's
         for name in (*self.projections, *(name for name in ("q_norm", "k_norm") if hasattr(host, name))):
             delattr(host, name)
-        if "query" in self.projections:  # BERT's output projection stands beside
-            self.parent.output.dense = nn.Identity()
+        if self.outside is not None:
+            self.outside.dense = nn.Identity()
         host.headwise = layer.train(host.training)
         host.forward = partial(_forward, host, by_name(host, 0))
 

@@ -97,6 +97,31 @@ class AttentionPlace(ABC):
         return args[0] if args else options["hidden_states"]
 
     @abstractmethod
+    def original(self, x: Tensor, extra: Tensor | None) -> Tensor:
+        """What the model's own code makes of tokens (B, T, W), in their precision; `extra` as `extras` gives it."""
+
+    def swapped(self, layer: HostAttention, x: Tensor, extra: Tensor | None, carried: Carried | None) -> Tensor:
+        """What the layer makes of them in its place."""
+        output: Tensor = layer(x, positions=self.table(x))
+        return output
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the model's rotary table has room for, where it has a table."""
+        return None
+
+    def extras(self, x: Tensor) -> Tensor | None:
+        """What else attention reads beside the tokens, drawn at random; nothing for most."""
+        return None
+
+    def table(self, x: Tensor) -> Tensor | None:
+        """(2, 1, T, n): cosines and sines for positions 0, 1, 2, ...; none where nothing turns."""
+        if self.heads.frequencies is None:
+            return None
+        angles = torch.arange(x.shape[1])[:, None] * self.heads.frequencies[0]
+        return torch.stack([angles.cos(), angles.sin()])[:, None].to(x)
+
+    @abstractmethod
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         """Let the layer do the work from now on."""
 

@@ -4,9 +4,11 @@ Its cache has slots of one size for keys and one for values. Whatever a layer of
 laid into them flat, so the engine's copying works on it; a layer that keeps more than fits says so.
 """
 
+import copy
 import inspect
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from headwise.spec import SpecError
 SERVED = "nanochat's GPT"
 PROJECTIONS = ("c_q", "c_k", "c_v", "c_proj")
 TEMPERATURES = (1.0, 1.44)  # later versions multiply queries and keys by 1.2 each
+GATES = (2.0, 3.0)  # what value embeddings are multiplied by at most, in the order of versions
 PROBE = 8  # tokens that show which version it is
 
 
@@ -46,7 +49,7 @@ def places(model: nn.Module) -> list[AttentionPlace]:
             model=model,
             key=str(number),
         )
-        made.temperature = _temperature(made)
+        _find_version(made)
         attentions.append(made)
     return attentions
 
@@ -55,6 +58,7 @@ def places(model: nn.Module) -> list[AttentionPlace]:
 class _NanochatPlace(AttentionPlace):
     model: Any = None
     key: str = ""  # of its table of value embeddings
+    gate: float = GATES[0]
 
     @property
     def gated(self) -> bool:
@@ -85,7 +89,39 @@ class _NanochatPlace(AttentionPlace):
         if self.gated:
             self._resize_value_embedding(layer.shape, carried)
         host.headwise = layer
-        host.forward = partial(_forward, host, by_name(host, 1))
+        host.forward = partial(_forward, host, by_name(host, 1), self.gate)
+
+    @property
+    def longest(self) -> int:
+        return int(self.model.cos.shape[1])
+
+    def extras(self, x: Tensor) -> Tensor | None:
+        """Value embeddings."""
+        if not self.gated:
+            return None
+        return torch.randn(*x.shape[:2], self.model.value_embeds[self.key].weight.shape[1], device=x.device).to(x)
+
+    def table(self, x: Tensor) -> Tensor:
+        return torch.stack([part.squeeze(2) for part in self._cos_sin(x)]).float()
+
+    def _cos_sin(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model.cos[:, : x.shape[1]], self.model.sin[:, : x.shape[1]]
+
+    def original(self, x: Tensor, extra: Tensor | None) -> Tensor:
+        return self.run(copy.deepcopy(self.module).to(x.dtype), x, extra)
+
+    def run(self, module: Any, x: Tensor, extra: Tensor | None) -> Tensor:
+        """nanochat's own module on tokens and value embeddings."""
+        given: dict[str, Any] = {"cos_sin": self._cos_sin(x), "kv_cache": None, "window_size": (-1, 0), "ve": extra}
+        output: Tensor = module(x, **{name: given[name] for name in by_name(module, 1)})
+        return output
+
+    def swapped(self, layer: HostAttention, x: Tensor, extra: Tensor | None, carried: Carried | None) -> Tensor:
+        if extra is not None and carried is not None:
+            rows = extra.unflatten(-1, (layer.shape.kv_heads, -1)).transpose(1, 2) @ carried.values.mT.to(extra)
+            extra = _gated(self.module, x, rows.transpose(1, 2).flatten(2), self.gate)
+        output: Tensor = layer(x, values=extra, positions=self.table(x))
+        return output
 
     @torch.no_grad()
     def _resize_value_embedding(self, shape: AttentionShape, carried: Carried | None) -> None:
@@ -119,7 +155,7 @@ class _WithAddedValues(HostAttention):
         return parts if values is None else [*parts[:2], parts[2] + values]
 
 
-def _forward(host: Any, names: tuple[str, ...], x: Tensor, *args: Any, **options: Any) -> Tensor:
+def _forward(host: Any, names: tuple[str, ...], most: float, x: Tensor, *args: Any, **options: Any) -> Tensor:
     """What the module did, by the same arguments."""
     given = dict(zip(names, args, strict=False)) | options
     cache, ve, (left, _) = given.get("kv_cache"), given.get("ve"), given.get("window_size", (-1, 0))
@@ -130,38 +166,33 @@ def _forward(host: Any, names: tuple[str, ...], x: Tensor, *args: Any, **options
     if 0 <= left < start + x.shape[1]:
         places = torch.arange(start + x.shape[1], device=x.device)
         mask = places[start:, None] - places <= left
-    added = None if ve is None else _gated(host, x, ve)
+    added = None if ve is None else _gated(host, x, ve, most)
     output = host.headwise(x, values=added, mask=mask, positions=table, cache=kept)
     if cache is not None and hasattr(cache, "advance") and host.layer_idx == cache.n_layers - 1:
         cache.advance(x.shape[1])
     return output
 
 
-def _gated(host: Any, x: Tensor, ve: Tensor) -> Tensor:
-    """A token's value embedding, times what the gate of each key/value head says."""
-    gate = 2 * torch.sigmoid(host.ve_gate(x[..., : host.ve_gate.in_features]))
+def _gated(host: Any, x: Tensor, ve: Tensor, most: float) -> Tensor:
+    """A token's value embedding, times what the gate of each key/value head says, between 0 and `most`."""
+    gate = most * torch.sigmoid(host.ve_gate(x[..., : host.ve_gate.in_features]))
     return (gate[..., None] * ve.unflatten(-1, (gate.shape[-1], -1))).flatten(-2)
 
 
 @torch.no_grad()
-def _temperature(place: _NanochatPlace) -> float:
-    """Versions differ in what they multiply logits by: run the layer on a few tokens and see."""
-    module, width = place.module, place.heads.shape.width
-    x = torch.randn(1, PROBE, width, **place.factory)
-    given: dict[str, Any] = {"cos_sin": (place.model.cos[:, :PROBE], place.model.sin[:, :PROBE]), "kv_cache": None}
-    given |= {"window_size": (-1, 0), "ve": None}
-    if place.gated:
-        table = place.model.value_embeds[place.key].weight
-        given["ve"] = torch.zeros(1, PROBE, table.shape[1], device=table.device, dtype=x.dtype)
-    expected = _before_output(module.c_proj, lambda: module(x, **{n: given[n] for n in by_name(module, 1)}))
-    shape = place.heads.shape
-    for temperature in TEMPERATURES:
-        place.temperature = temperature
-        layer = place.build(shape, carry(place.heads, shape))
-        table = torch.stack([part.squeeze(2) for part in given["cos_sin"]]).float()
-        measured = _before_output(layer.output, lambda layer=layer, table=table: layer(x, positions=table))
+def _find_version(place: _NanochatPlace) -> None:
+    """Versions differ in what they multiply logits and value embeddings by: run the layer on a few tokens and see."""
+    shape, module = place.heads.shape, place.module
+    x = torch.randn(1, PROBE, shape.width, **place.factory)
+    extra = place.extras(x)
+    expected = _before_output(module.c_proj, lambda: place.run(module, x, extra))
+    same = carry(place.heads, shape)
+    for temperature, gate in product(TEMPERATURES, GATES if place.gated else GATES[:1]):
+        place.temperature, place.gate = temperature, gate
+        layer = place.build(shape, same)
+        measured = _before_output(layer.output, lambda layer=layer: place.swapped(layer, x, extra, same))
         if (measured - expected).norm() < 0.02 * expected.norm():
-            return temperature
+            return
     raise SpecError(f"'{place.name}' computes attention in a way that no known version of nanochat does")
 
 

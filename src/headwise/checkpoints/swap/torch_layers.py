@@ -1,5 +1,6 @@
 """torch's own: every nn.MultiheadAttention in a model, so nn.TransformerEncoderLayer and its kin."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,12 @@ class _TorchPlace(AttentionPlace):
             raise SpecError(f"'{self.name}' attends to a memory, where data does not say what to keep: leave data out")
         assert isinstance(query, Tensor)
         return query if self.module.batch_first else query.transpose(0, -2)
+
+    def original(self, x: Tensor, extra: Tensor | None) -> Tensor:
+        module = copy.deepcopy(self.module).to(x.dtype).eval()
+        x = x if module.batch_first else x.transpose(0, 1)
+        output: Tensor = module(x, x, x, need_weights=False)[0]
+        return output if module.batch_first else output.transpose(0, 1)
 
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         shape = layer.shape

@@ -1,0 +1,95 @@
+"""Healing: a converted model trained for a while to say what the original says, on the same text.
+
+The loss is the divergence between the two models' predictions at every token, so the original is the teacher. All
+weights are trained; the learning rate falls to 0 over the time that was given. What there is is saved as it goes on:
+the same command continues where it stopped.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+RATE, WARM_UP, BATCH = 1e-3, 20, 16
+SAVE_SECONDS = 60.0
+STATE = "healing.pt"
+
+
+@dataclass(frozen=True)
+class Healed:
+    """How long it took."""
+
+    steps: int
+    seconds: float
+    tokens: int
+
+
+def heal(
+    teacher: Any,
+    model: Any,
+    blocks: Tensor,
+    seconds: float,
+    folder: Path,
+    progress: Callable[[float, float], None] | None = None,
+    steps: int | None = None,
+) -> Healed:
+    """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    done, spent = _resume(model, optimizer, folder / STATE)
+    model.train()
+    saved = started = time.monotonic()
+    begun = spent
+    try:
+        while spent < seconds if steps is None else done < steps:
+            share = spent / seconds if steps is None else done / steps
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * min(1.0, (done + 1) / WARM_UP) * (1 - share)
+            _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))])
+            done, spent = done + 1, begun + time.monotonic() - started
+            if time.monotonic() - saved > SAVE_SECONDS:
+                _save(model, optimizer, done, spent, folder / STATE)
+                saved = time.monotonic()
+            if progress is not None:
+                progress(min(spent, seconds), seconds)
+    except KeyboardInterrupt:
+        _save(model, optimizer, done, spent, folder / STATE)
+        raise
+    model.eval()
+    return Healed(done, spent, done * min(BATCH, len(blocks)) * blocks.shape[1])
+
+
+def _step(teacher: Any, model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor) -> None:
+    with torch.no_grad():
+        expected = teacher(tokens, use_cache=False).logits.float().log_softmax(-1).flatten(0, 1)
+    logits = model(tokens, use_cache=False).logits.float().log_softmax(-1).flatten(0, 1)
+    loss = F.kl_div(logits, expected, log_target=True, reduction="batchmean")
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _rows(step: int, count: int) -> Tensor:
+    """The blocks of a step, the same whenever it is taken."""
+    return torch.randint(count, (min(BATCH, count),), generator=torch.Generator().manual_seed(step))
+
+
+def _save(model: Any, optimizer: torch.optim.Optimizer, steps: int, seconds: float, file: Path) -> None:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps, "seconds": seconds}
+    new = file.with_suffix(".new")
+    torch.save(state, new)
+    new.replace(file)
+
+
+def _resume(model: Any, optimizer: torch.optim.Optimizer, file: Path) -> tuple[int, float]:
+    if not file.exists():
+        return 0, 0.0
+    state = torch.load(file, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["steps"], state["seconds"]

@@ -1,0 +1,150 @@
+"""What a conversion was, what it cost, and the card that lies beside the model."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.checkpoints.conversion.fitting import FittedLayer
+from headwise.checkpoints.conversion.healing import Healed
+from headwise.checkpoints.conversion.text import Change
+from headwise.shown import Shown
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A way to meet a budget, and what it scored on text that it was not fitted to (nor the result measured on)."""
+
+    shape: str
+    kv: float  # of the original's cache
+    loss: float
+
+
+@dataclass(frozen=True)
+class Conversion(Shown):
+    """A smaller model and what it cost. Losses are those of the folder loaded back, on held-out text."""
+
+    source: str
+    out: Path
+    architecture: str  # the class of transformers that loads it
+    before: str
+    after: str
+    parameters_before: int
+    parameters_after: int
+    kv_bytes_before: int  # per token
+    kv_bytes_after: int
+    tokens: int = 0  # held-out, that losses are measured on
+    loss_before: float | None = None
+    converted: Change | None = None
+    healed: Change | None = None
+    healing: Healed | None = None
+    decode_before: float | None = None  # milliseconds/token with a cache, here
+    decode_after: float | None = None
+    layers: tuple[FittedLayer, ...] = ()
+    dropped: tuple[int, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def kv(self) -> float:
+        return self.kv_bytes_after / self.kv_bytes_before
+
+    @property
+    def final(self) -> Change | None:
+        return self.healed or self.converted
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"out": str(self.out), "kv": self.kv}
+
+    def records(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [
+            {"what": "parameters", "before": self.parameters_before, "after": self.parameters_after},
+            {"what": "KV cache bytes/token", "before": self.kv_bytes_before, "after": self.kv_bytes_after},
+        ]
+        if self.decode_before is not None:
+            rows.append({"what": "decoding, ms/token", "before": self.decode_before, "after": self.decode_after})
+        return rows
+
+    @property
+    def headline(self) -> str:
+        text = f"{self.before} to {self.after}: {self.kv:.0%} of the KV cache"
+        if self.final is not None:
+            text += f", loss {self.final.change:+.2%} [{self.final.low:+.2%}, {self.final.high:+.2%}]"
+        return f"{text}; {self.architecture}.from_pretrained('{self.out}') loads it"
+
+    def card(self) -> str:
+        """The text of README.md."""
+        lines = ["---", "library_name: transformers", "tags: [headwise, attention-conversion]", "---", ""]
+        lines += [f"# {Path(self.source).name}, converted", ""]
+        lines += [f"Attention of `{self.source}` in another shape, written by headwise.", "", "| | before | after |"]
+        lines += ["|---|---|---|", f"| shape | `{self.before}` | `{self.after}` |"]
+        lines += [f"| {row['what']} | {row['before']:,.4g} | {row['after']:,.4g} |" for row in self.records()[2:]]
+        lines += [f"| {row['what']} | {row['before']:,} | {row['after']:,} |" for row in self.records()[:2]]
+        if self.loss_before is not None and self.converted is not None:
+            lines += ["", f"Loss (nats/token) on {self.tokens:,} held-out tokens, this folder loaded back:", ""]
+            lines += [
+                "| | loss | change | 95 % interval |",
+                "|---|---|---|---|",
+                f"| original | {self.loss_before:.4f} | | |",
+            ]
+            for name, change in (("converted", self.converted), ("healed", self.healed)):
+                if change is not None:
+                    interval = f"{change.low:+.2%} to {change.high:+.2%}"
+                    lines.append(f"| {name} | {change.loss:.4f} | {change.change:+.2%} | {interval} |")
+        if self.healing is not None:
+            lines += ["", f"Healed: {self.healing.steps:,} steps of distillation from the original, "]
+            lines[-1] += f"{self.healing.tokens:,} tokens, {self.healing.seconds:.0f} s."
+        if self.converted is None:
+            lines += ["", "Converted from the weights alone, without text: its loss was not measured."]
+        lines += [
+            "",
+            f"Load it: `{self.architecture}.from_pretrained(FOLDER)`. Tested with transformers; vLLM and SGLang ",
+        ]
+        lines[-1] += "are not tested."
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Frontier(Shown):
+    """Several budgets of one model."""
+
+    conversions: tuple[Conversion, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"conversions": [one.as_dict() for one in self.conversions]}
+
+    def records(self) -> list[dict[str, Any]]:
+        rows = []
+        for one in self.conversions:
+            row: dict[str, Any] = {"shape": one.after, "kv": one.kv, "parameters": one.parameters_after}
+            for name in ("converted", "healed"):
+                change: Change | None = getattr(one, name)
+                row |= {name: None if change is None else change.change}
+                row |= {f"{name}_low": change.low, f"{name}_high": change.high} if change else {}
+            rows.append(row | {"out": str(one.out)})
+        return rows
+
+    @property
+    def headline(self) -> str:
+        return f"{self.conversions[0].before} at {len(self.conversions)} budgets of the KV cache"
+
+    def chart(self) -> Any:
+        """Budget against the change of the loss, converted and healed, with intervals."""
+        import altair as alt
+
+        import headwise.charts.grammar  # noqa: F401, the theme
+
+        points = [
+            {"kv": row["kv"], "loss": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "which": name}
+            | {"shape": row["shape"]}
+            for row in self.records()
+            for name in ("converted", "healed")
+            if row[name] is not None
+        ]
+        base = alt.Chart(alt.Data(values=points)).encode(
+            x=alt.X("kv:Q", title="KV cache, of the original's").axis(format="%"),
+            color=alt.Color("which:N", title=None),
+        )
+        loss = alt.Y("loss:Q", title="change of the loss on held-out text").axis(format="+%")
+        shown = ["shape:N", "which:N", alt.Tooltip("loss:Q", format="+.2%")]
+        lines = base.mark_line(point=True).encode(y=loss, tooltip=shown)
+        bars = base.mark_rule().encode(y="low:Q", y2="high:Q")
+        return (bars + lines).properties(title=self.headline, width=480, height=300)
