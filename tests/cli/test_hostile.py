@@ -189,7 +189,7 @@ def test_a_malformed_index_is_a_sentence(tmp_path, weight_map):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_a_sentence(tmp_path, value):
     save_file({"a": torch.tensor([1.0, value])}, tmp_path / "model.safetensors")
-    with pytest.raises(SpecError, match=r"'a' of .* holds numbers that are not finite"):
+    with pytest.raises(SpecError, match="'a' holds NaN or infinite numbers"):
         open_weights(tmp_path)["a"]
 
 
