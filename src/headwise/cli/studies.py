@@ -65,7 +65,9 @@ def study_show(name: StudyName, as_json: AsJson = False) -> None:
 @study_app.command("run", epilog="Example: headwise study run rank-cliff --preset laptop")
 def study_run(
     name: StudyName,
-    preset: Annotated[str, typer.Option(help="Size of the runs: smoke, laptop or paper.")] = "laptop",
+    preset: Annotated[
+        str, typer.Option(help="Size of the runs: smoke, laptop, desktop (registered) or paper.")
+    ] = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
     data: Annotated[
@@ -80,6 +82,10 @@ def study_run(
     precision: PrecisionOption = "auto",
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
     track: TrackOption = "",
+    pilot: Annotated[
+        bool, typer.Option("--pilot", help="Of a registered study: run a pilot, and print what its gates say.")
+    ] = False,
+    pilot_seeds: Annotated[int, typer.Option(min=2, max=100, help="Seeds of a pilot, from 100 on.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what the runs cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -92,6 +98,7 @@ def study_run(
     if dry_run:
         return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
+    settings |= {"pilot": pilot_seeds if pilot else 0}
     result = headwise.run_study(name, preset, out=out or Path(f"headwise-{Path(name).stem}"), **settings)
     show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from headwise.cost import cost_of, layer_parameters, parameter_counts
 from headwise.known import find
-from headwise.ledger.judge import Judgement, Verdict, judge_all
+from headwise.ledger.judge import Judgement, Verdict
 from headwise.ledger.law import Law
+from headwise.ledger.standing import ledger_of
 from headwise.ledger.study import study_rows
 from headwise.options import ModelOptions
 from headwise.search import STEP, Candidate, equal_cost, starting_point
@@ -28,6 +29,10 @@ from headwise.studies.predict_the_trade import STUDY, law_of
 GOALS = {"quality": "parameters", "speed": "train_flops_per_token", "memory": "kv_bytes_per_token"}  # what it costs
 STUDIES = (
     "head-size",
+    "ladder",
+    "shared-cache",
+    "thin-stories",
+    "value-rank",
     "asymmetric",
     "in-context",
     "rank-cliff",
@@ -198,7 +203,7 @@ def suggest(
     """
     known = find(base)
     with opened(store, results) as source:
-        judged = [judgement for name in STUDIES for judgement in judge_all(load(name), source)]
+        judged = ledger_of([load(name) for name in STUDIES], source)
         law = law_of(lambda preset: study_rows(STUDY, preset, source))
     return Suggestions(suggestions(known.shape, known.options, goal, judged, context, law))
 
@@ -248,8 +253,8 @@ def _predicted(law: Law | None, base: ModelShape, shape: ModelShape) -> dict[str
 
 def _evidence(move: Move, ledger: dict[str, Judgement]) -> list[dict[str, Any]]:
     """Each claim with its verdict and what that says of the move."""
-    good: dict[Verdict, Says] = {"holds": "for", "fails": "against", "open": "open"}
-    bad: dict[Verdict, Says] = {"holds": "against", "fails": "for", "open": "open"}
+    good: dict[Verdict, Says] = {"holds": "for", "fails": "against", "open": "open", "cannot tell": "open"}
+    bad: dict[Verdict, Says] = {"holds": "against", "fails": "for", "open": "open", "cannot tell": "open"}
     lines = []
     for ids, says in ((move.good, good), (move.bad, bad)):
         for judgement in (ledger[name] for name in ids if name in ledger):

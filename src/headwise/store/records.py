@@ -19,7 +19,7 @@ Record = dict[str, Any]  # one row of `runs`; where it is whole, also its "curve
 HERE = "here"  # the provenance of what was not merged from another file
 POINTS = {"curves": "curve", "probes": "probes"}  # tables, and their fields of a result
 FIELDS = tuple(field.name for field in fields(RunResult))
-LATER = {"latency": 0.0}  # columns that older files lack
+LATER = {"latency": 0.0, "registration": ""}  # columns that older files lack
 RUN_COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance")
 
 

@@ -64,6 +64,7 @@ MIGRATIONS = (
     CREATE TABLE probes (id INTEGER PRIMARY KEY, key TEXT, step INTEGER, name TEXT, value REAL);
     CREATE INDEX probes_of_run ON probes (key)""",
     "ALTER TABLE runs ADD COLUMN latency REAL NOT NULL DEFAULT 0",
+    "ALTER TABLE runs ADD COLUMN registration TEXT NOT NULL DEFAULT ''",
 )
 SCHEMA = len(MIGRATIONS)
 # How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.

@@ -1,16 +1,30 @@
 """Doing the runs that the store lacks, here or on a Ray cluster."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
 from headwise.sweep.resolve import compile_kernels
-from headwise.training.run import Run
+from headwise.training.run import Run, RunResult
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """A store that is told of each result what it was done for."""
+
+    store: Store
+    registration: str
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        return self.store.finished(keys)
+
+    def add(self, run: Run, result: RunResult) -> bool:
+        return self.store.add(run, replace(result, registration=self.registration))
 
 
 def conduct(
@@ -24,9 +38,13 @@ def conduct(
     ray_address: str | None = None,
     keep_weights: bool = False,
     checkpoint_seconds: float = 20.0,
+    registration: str = "",
 ) -> Summary:
-    """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`."""
-    plan = make_plan(runs, store, shard)
+    """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`.
+
+    Results are stored with the `registration` that they were done for.
+    """
+    plan, into = make_plan(runs, store, shard), Stamped(store, registration)
     weights = folder / "weights" if keep_weights else None
     with stoppable(watch or Watch()) as watching:
         settings: dict[str, Any] = {"weights": weights, "watch": watching, "checkpoint_seconds": checkpoint_seconds}
@@ -35,11 +53,11 @@ def conduct(
             from headwise.sweep import local
 
             compile_kernels(plan.todo, watching)
-            summary = local.sweep(plan, store, workers=workers, **settings)
+            summary = local.sweep(plan, into, workers=workers, **settings)
         else:
             from headwise.sweep import ray_cluster
 
-            summary = ray_cluster.sweep(plan, store, address=ray_address, **settings)
+            summary = ray_cluster.sweep(plan, into, address=ray_address, **settings)
         if watching.stop_asked():
             raise Stopped(summary)
         return summary
