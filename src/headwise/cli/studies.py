@@ -86,6 +86,7 @@ def study_run(
         bool, typer.Option("--pilot", help="Of a registered study: run a pilot, and print what its gates say.")
     ] = False,
     pilot_seeds: Annotated[int, typer.Option(min=2, max=100, help="Seeds of a pilot, from 100 on.")] = 3,
+    only: Annotated[str, typer.Option(help="Of a pilot: variants with these words.", show_default="all")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what the runs cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,7 +99,7 @@ def study_run(
     if dry_run:
         return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
-    settings |= {"pilot": pilot_seeds if pilot else 0}
+    settings |= {"pilot": pilot_seeds if pilot else 0, "only": only}
     result = headwise.run_study(name, preset, out=out or Path(f"headwise-{Path(name).stem}"), **settings)
     show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:

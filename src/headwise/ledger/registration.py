@@ -295,7 +295,8 @@ class Registration(Preset):
                 best = self._best(arm, rates, known)
                 if best is not None:
                     errors = self._errors(arm, rates, known) or {}
-                    found[arm.name] = Rate(best, rates[0] < best < rates[-1] or len(rates) == 1, _vertex(errors, best))
+                    interior = rates[0] < best < rates[-1] or len(rates) == 1
+                    found[arm.name] = Rate(value=_vertex(errors, best), interior=interior)
         for arm in self.arms:
             if arm.rate.startswith("like "):
                 other = arm.model_copy(update={"variant": arm.rate.removeprefix("like ")}).name
@@ -311,7 +312,7 @@ class Registration(Preset):
             return {}
         points: dict[str, list[tuple[float, float]]] = {}
         for arm in tuned:
-            points.setdefault(arm.variant, []).append((math.log(arm.parameters), math.log(found[arm.name].vertex)))
+            points.setdefault(arm.variant, []).append((math.log(arm.parameters), math.log(found[arm.name].value)))
         centres = {name: (mean(x for x, _ in some), mean(y for _, y in some)) for name, some in points.items()}
         moved = [(x - centres[name][0], y - centres[name][1]) for name, some in points.items() for x, y in some]
         slope = sum(x * y for x, y in moved) / sum(x * x for x, _ in moved)
@@ -320,7 +321,7 @@ class Registration(Preset):
             x, y = centres[arm.variant]
             rate = float(f"{math.exp(y + slope * (math.log(arm.parameters) - x)):.4g}")
             inside = all(found[other.name].interior for other in tuned if other.variant == arm.variant)
-            rates[arm.name] = Rate(rate, inside, rate)
+            rates[arm.name] = Rate(value=rate, interior=inside)
         return rates
 
     def judged(self, known: list[Row], kind: str = "", count: int = 0) -> list[Cell]:
@@ -339,14 +340,10 @@ class Registration(Preset):
 
 
 class Rate(Spec):
-    """A chosen learning rate, whether it is inside of its grid, and where a parabola through the trials has its end."""
+    """A chosen learning rate, and whether the best of its trials lies inside of its grid."""
 
     value: float
     interior: bool
-    vertex: float
-
-    def __init__(self, value: float, interior: bool, vertex: float) -> None:
-        super().__init__(value=value, interior=interior, vertex=vertex)
 
 
 def _short(run: Run, part: float) -> Run:
@@ -354,7 +351,10 @@ def _short(run: Run, part: float) -> Run:
 
 
 def _vertex(errors: Mapping[float, float], best: float) -> float:
-    """In the logarithm of the rate, through the best and its neighbours; the best itself at an edge."""
+    """The least of a parabola, in the logarithm of the rate, through the best of the trials and its neighbours.
+
+    Trials are noisy: the best of a grid is off by a step too often for what is compared. At an edge, the best itself.
+    """
     rates = sorted(errors)
     place = rates.index(best)
     if place in (0, len(rates) - 1):
@@ -367,7 +367,7 @@ def _vertex(errors: Mapping[float, float], best: float) -> float:
     if down <= up:
         return best
     bend = (down - up) / (x[2] - x[0])
-    return math.exp(min(max((x[0] + x[1]) / 2 - up / (2 * bend), x[0]), x[2]))
+    return float(f"{math.exp(min(max((x[0] + x[1]) / 2 - up / (2 * bend), x[0]), x[2])):.4g}")
 
 
 def source_of(function: Callable[..., Any]) -> str:

@@ -79,14 +79,26 @@ def registered_rows(store: Store, registration: Registration, kind: str = "", co
 
 
 def registered_stages(
-    study: Study, preset: str, store: Store, execution: Execution, sources: dict[str, str], pilot: int = 0
+    study: Study,
+    preset: str,
+    store: Store,
+    execution: Execution,
+    sources: dict[str, str],
+    pilot: int = 0,
+    only: str = "",
 ) -> Iterator[list[Run]]:
-    """Trials until every learning rate is inside of its grid; then a pilot, or the judged runs look by look."""
+    """Trials until every learning rate is inside of its grid; then a pilot, or the judged runs look by look.
+
+    `only` these variants of a pilot: those with these words in their name, stratum or condition.
+    """
+    if only and not pilot:
+        raise SpecError("a registered study is judged as a whole; only a pilot can be of some of its variants")
     registration = _registration(study, preset)
     check_sources(study, preset, sources)
 
     def planned(cells: list[Cell]) -> list[Run]:
-        return checked(registration, fitted([at.run for at in cells], execution, store, sources))
+        runs = [at.run for at in cells if only in ", ".join(map(str, at.place.values()))]
+        return checked(registration, fitted(runs, execution, store, sources))
 
     asked = 0
     while len(trials := registration.trials(trial_rows(store, registration))) > asked:

@@ -84,6 +84,7 @@ def run_study(
     track: str = "",
     out: str | Path | None = None,
     pilot: int = 0,
+    only: str = "",
     watching: Watching = unwatched,
 ) -> StudyResult:
     """Do a study's runs that the store lacks, judge its claims, and save its chart in the folder `out`, if given.
@@ -91,7 +92,7 @@ def run_study(
     `study` is a name, or the path of a study of your own; `data` says where tasks find their data, by the task's name;
     `shard` is "i/n" (without one, what a Slurm array says); `ray` a cluster's address or "auto"; `track` mirrors curves
     to tensorboard or wandb as they grow; `pilot` seeds of a registered preset (100 and on) are run as a pilot, which
-    decides nothing and shows what the gates would say. An interrupt saves and raises `KeyboardInterrupt`; the same call
+    decides nothing and shows what the gates would say (`only` of variants with these words in them). An interrupt saves and raises `KeyboardInterrupt`; the same call
     goes on.
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
@@ -102,7 +103,7 @@ def run_study(
     registration = asked.registration(preset)
     column = registration.column(PILOT if pilot else "") if registration else ""
     with opened(store) as source:
-        for runs in _stages(asked, preset, source, execution, dict(data or {}), pilot):
+        for runs in _stages(asked, preset, source, execution, dict(data or {}), pilot, only):
             todo = list(make_plan(runs, source, part).todo)
             with shown(todo, "") as watch:
                 settings: dict[str, Any] = {"folder": source.files, "workers": workers, "ray_address": ray}
@@ -121,10 +122,10 @@ def run_study(
 
 
 def _stages(
-    study: Study, preset: str, store: Store, execution: Execution, sources: dict[str, str], pilot: int
+    study: Study, preset: str, store: Store, execution: Execution, sources: dict[str, str], pilot: int, only: str
 ) -> Iterator[list[Run]]:
     if pilot or study.registration(preset):
-        return registered_stages(study, preset, store, execution, sources, pilot)
+        return registered_stages(study, preset, store, execution, sources, pilot, only)
     return stages(study, preset, store, execution, sources)
 
 
