@@ -66,7 +66,9 @@ def study_show(name: StudyName, as_json: AsJson = False) -> None:
 @study_app.command("run", epilog="Example: headwise study run rank-cliff --preset laptop")
 def study_run(
     name: StudyName,
-    preset: Annotated[str, typer.Option(help="Size of the runs: smoke, laptop or paper.")] = "laptop",
+    preset: Annotated[
+        str, typer.Option(help="Size of the runs: smoke, laptop, desktop (registered) or paper.")
+    ] = "laptop",
     store: StorePath = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the chart.", show_default="headwise-NAME")] = None,
     data: Annotated[
@@ -81,6 +83,11 @@ def study_run(
     precision: PrecisionOption = "auto",
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep final weights beside the store.")] = False,
     track: TrackOption = "",
+    pilot: Annotated[
+        bool, typer.Option("--pilot", help="Of a registered study: run a pilot, and print what its gates say.")
+    ] = False,
+    pilot_seeds: Annotated[int, typer.Option(min=2, max=100, help="Seeds of a pilot, from 100 on.")] = 3,
+    only: Annotated[str, typer.Option(help="Of a pilot: variants with these words.", show_default="all")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what the runs cost, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -96,6 +103,7 @@ def study_run(
     out = out or Path(f"headwise-{Path(name).stem}")
     check_writable(out)
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
+    settings |= {"pilot": pilot_seeds if pilot else 0, "only": only}
     result = headwise.run_study(name, preset, out=out, **settings)
     show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:

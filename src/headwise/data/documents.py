@@ -1,17 +1,21 @@
 """The documents of a source of text, as bytes in pieces, whatever they are kept in.
 
     stream("stories.txt")                 # a file, or every file of a folder in order of their names
+    stream("stories.txt.xz")              # what xz or gzip packed is read as what it was
     stream("stories.jsonl", "body")       # a document per line or row: .jsonl, .parquet, or a data set by name
     stream("")                            # the source code of Python's standard library
 
 Files are read as they are, in pieces, so their size needs no memory; what is not text is refused, with what to do.
 """
 
+import gzip
 import json
+import lzma
 import sysconfig
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from headwise.data import files, hub, text_column
 from headwise.spec import SpecError
@@ -21,8 +25,6 @@ ROWS = 4096  # rows of a table read at a time
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test"}
 _JSON_LINES, _PARQUET = (".jsonl", ".ndjson"), ".parquet"
 _SIGNS = {  # first bytes of what people try, and what to do with it
-    b"\x1f\x8b": "is compressed; unpack it first: gunzip -k",
-    b"\xfd7zXZ": "is compressed; unpack it first: unxz -k",
     b"\x28\xb5\x2f\xfd": "is compressed; unpack it first: unzstd",
     b"BZh9": "is compressed; unpack it first: bunzip2 -k",
     b"PK\x03\x04": "is a zip archive; unpack it first: unzip",
@@ -30,6 +32,7 @@ _SIGNS = {  # first bytes of what people try, and what to do with it
     b"\xff\xfe": "is UTF-16; write it as UTF-8 first: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16; write it as UTF-8 first: iconv -f UTF-16 -t UTF-8",
 }
+_PACKED: dict[bytes, Callable[[Path], Any]] = {b"\xfd7zXZ\x00": lzma.open, b"\x1f\x8b": gzip.open}
 _CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\v\f\r\x1b"))  # in text of no 8-bit encoding
 _CONTROL_SHARE = 0.01  # of such bytes that stray ones may make; in compressed data it is 0.09
 
@@ -76,11 +79,23 @@ def _library_files() -> list[Path]:
 
 def _pieces(file: Path) -> Iterator[bytes]:
     try:
-        with file.open("rb") as opened:
+        with _unpacked(file) as opened:
             while piece := opened.read(PIECE):
                 yield piece
+    except (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SpecError(f"{file} is damaged, and cannot be unpacked: {error}") from None
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _unpacked(file: Path) -> IO[bytes]:
+    """A file as it is, or as it was before xz or gzip packed it: by its first bytes, whatever its name."""
+    with file.open("rb") as opened:
+        start = opened.read(max(map(len, _PACKED)))
+    for sign, unpack in _PACKED.items():
+        if start.startswith(sign):
+            return unpack(file)
+    return file.open("rb")
 
 
 def _plain(file: Path) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwise.ledger.claims import Claim, Comparison
+from headwise.ledger.registration import Test
 from headwise.ledger.statistics import LEAST_SEEDS, LEVEL, interval
 from headwise.ledger.study import PRESET_ORDER, Study, study_rows
 from headwise.spec import SpecError
@@ -15,7 +16,7 @@ from headwise.store.rows import Row
 from headwise.store.store import Store
 from headwise.sweep.plan import work
 
-Verdict = Literal["holds", "fails", "open"]
+Verdict = Literal["holds", "fails", "open", "cannot tell"]
 SOURCES = {"Q": "rank", "N": "nanochat", "L": "heads and depth"}  # by the letters of a claim; others come after these
 
 
@@ -41,6 +42,17 @@ class Scale:
     steps: tuple[int, int]
     parameters: tuple[int, int]
     data: tuple[str, ...] = ()  # files or data sets that were read, where the runs name them
+    tokens: tuple[int, int] = (0, 0)
+    passes: float = 0.0  # over the data, the most
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What must hold before anything is judged, and how it is."""
+
+    name: str
+    passed: bool
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,20 @@ class Judgement:
     remedy: Remedy | None = None
     missing: str = ""  # why nothing could be compared
     scale: Scale | None = None
+    registration: str = ""  # hash; empty: the verdict is unregistered
+    qualifier: str = ""  # why it cannot tell, under which conditions, or where it could be tested
+    gates: tuple[tuple[str, Gate], ...] = ()  # with the condition that each is about
+    also: tuple[tuple[Test, Verdict, tuple[Measured, ...]], ...] = ()  # contrasts with verdicts of their own
+    chance: float | None = None  # two-sided p-value of the verdict, for the correction within a family
+    in_family: Verdict | None = None  # the verdict after Holm's correction; none where nothing was sampled
+    shared: tuple[str, ...] = ()  # other claims that the same runs decide
+    before: "Judgement | None" = None  # the verdict before registration, superseded
+    superseded: str = ""  # why the verdict before registration was not enough
+    restated: str = ""
+
+    @property
+    def registered(self) -> bool:
+        return bool(self.registration)
 
     def as_dict(self) -> dict[str, Any]:
         claim, one = self.claim, self.deciding
@@ -105,7 +131,22 @@ class Judgement:
             "tasks": list(self.scale.tasks) if self.scale else [],
             "steps": self.scale.steps[-1] if self.scale else None,
             "parameters": self.scale.parameters[-1] if self.scale else None,
+            "tokens": self.scale.tokens[-1] if self.scale else None,
+            "passes": self.scale.passes if self.scale else None,
             "caveat": claim.caveat,
+            "registered": self.registered,
+            "registration": self.registration,
+            "qualifier": self.qualifier,
+            "gates": [{"condition": name, **vars(gate)} for name, gate in self.gates],
+            "also": [
+                {"name": test.name, "verdict": verdict, "comparisons": [one.as_dict() for one in measured]}
+                for test, verdict, measured in self.also
+            ],
+            "after_holm": self.in_family,
+            "shares_runs_with": list(self.shared),
+            "restated": self.restated,
+            "superseded_because": self.superseded,
+            "before_registration": self.before.as_dict() if self.before else None,
         }
 
 

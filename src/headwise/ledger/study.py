@@ -1,45 +1,26 @@
 """A study: which runs, which chart and which claims; no more.
 
-Presets are typed specs: `smoke` takes seconds and decides nothing, `laptop` minutes on two cores, `paper` is the
-published configuration. A preset with `rates` tunes: every place of the grid is tried at each of these learning rates
-with a seed that is not judged, and the judged runs take the learning rate whose validation error was the least.
+Presets are typed specs: `smoke` takes seconds and decides nothing, `laptop` minutes on two cores, `desktop` hours,
+`paper` is the published configuration. A `desktop` preset is registered (`registration.py`). A preset with `rates`
+tunes: every place of the grid is tried at each of these learning rates with a seed that is not judged, and the judged
+runs take the learning rate whose validation error was the least.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
-
-from pydantic import Field
+from typing import Any
 
 from headwise.ledger.claims import Claim
-from headwise.spec import Spec, SpecError
+from headwise.ledger.preset import Preset as Preset
+from headwise.ledger.registration import RegisteredClaim, Registration
+from headwise.spec import SpecError
 from headwise.store.rows import Cell, Row, at_rate, at_rates, cell, results_of, rows
 from headwise.store.store import Store
 from headwise.sweep.resolve import fitted
 from headwise.training.run import Execution, Run
 
-PRESET_ORDER = ("paper", "laptop", "smoke")  # the first that has rows decides
-
-
-class Preset(Spec):
-    """What every preset has; a study's own subclass adds the sizes of its models and its grid."""
-
-    seeds: int = Field(default=3, ge=1, description="runs of each place of the grid")
-    rates: tuple[float, ...] = Field(default=(), description="learning rates to choose from; none: the recipe's own")
-    data: dict[str, str] = Field(
-        default_factory=dict, description="by the name of a task: what its data must be; defaults are not taken"
-    )
-
-    @classmethod
-    def like(cls, other: Spec, **changes: Any) -> Self:
-        """A preset that takes over the fields of another, perhaps smaller one, and adds or changes some."""
-        return cls(**{name: getattr(other, name) for name in type(other).model_fields} | changes)
-
-    @property
-    def tuning(self) -> str:
-        """How learning rates were chosen, as charts say it."""
-        return "learning rate of each variant chosen on validation" if self.rates else "the published learning rate"
+PRESET_ORDER = ("paper", "laptop", "smoke")  # the first that has rows decides; `desktop` presets are registered
 
 
 @dataclass(frozen=True, eq=False)  # two studies are never equal, so that one can be the key of a cache
@@ -68,8 +49,28 @@ class Study:
             raise SpecError(f"{self.name} has no preset '{preset}'; there are {', '.join(self.presets)}")
         return self.cells(self.presets[preset])
 
+    def registration(self, preset: str) -> Registration | None:
+        """A preset as what was registered, if it is that."""
+        found = self.presets.get(preset)
+        return found if isinstance(found, Registration) else None
+
+    @property
+    def all_claims(self) -> tuple[Claim, ...]:
+        """Its claims, and those that its registered preset decides."""
+        registration = self.registration("desktop")
+        return self.claims + tuple(as_claim(one, self.name) for one in (registration.claims if registration else ()))
+
+    @property
+    def registered(self) -> bool:
+        return any(isinstance(preset, Registration) for preset in self.presets.values())
+
     def trials(self, preset: str) -> list[Cell]:
-        """The runs that learning rates are chosen by; none where a preset has no `rates`."""
+        """The runs that learning rates are chosen by; none where a preset has no `rates`.
+
+        Of a registered preset: those of the first grid, which may grow.
+        """
+        if registration := self.registration(preset):
+            return registration.trials([])
         cells, rates = self.of(preset), self.presets[preset].rates
         return [
             Cell({**at.place, "trial": run.recipe.learning_rate}, run)
@@ -96,6 +97,11 @@ class Study:
             if len(errors) == len(rates):
                 cells.append(Cell(at.place, at_rate(at.run, min(errors, key=lambda rate: errors[rate]))))
         return cells
+
+
+def as_claim(claim: RegisteredClaim, study: str) -> Claim:
+    """A registered claim as the ledger lists it; its rows are judged by `registered.judge_rows`."""
+    return Claim(claim.id, claim.claim, claim.source, study, lambda rows: [])
 
 
 def study_rows(study: Study, preset: str, store: Store) -> list[Row]:

@@ -22,8 +22,8 @@ from headwise.report.tables import WIDTH, short
 INDENT = 4
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
 FACTOR = 2.0  # effects from here on are shown as factors, smaller ones in percent
-_STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow"}
-_ANSWER = {"holds": "yes", "fails": "no", "open": "open"}
+_STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow", "cannot tell": "bold magenta"}
+_ANSWER = {"holds": "yes", "fails": "no", "open": "open", "cannot tell": "open"}
 _WORDS = dict.fromkeys((ERROR, BITS, MASKED_BITS), ("worse", "better"))
 _WORDS |= dict.fromkeys((PARAMETERS, FLOPS, SECONDS, CACHE, STEPS), ("more", "fewer"))
 _BOUNDS = ("estimate", "low", "high")
@@ -62,7 +62,7 @@ def line(one: Mapping[str, Any]) -> Line:
 def required(one: Mapping[str, Any]) -> str:
     """What a claim requires of the variant, against the baseline."""
     if one["unit"] == "value":
-        return f"above {one['threshold']:g}"
+        return f"{'above' if one['direction'] == 'higher' else 'below'} {one['threshold']:g}"
     margin, higher = one["margin"], one["direction"] == "higher"
     more, less = _WORDS.get(one["metric"], ("higher", "lower"))
     if abs(margin) < 1e-9:
@@ -161,11 +161,51 @@ def details(judgement: Judgement, width: int = WIDTH) -> list[str]:
         lines += _aligned([line(one) for one in same], width, indent)
         lines += [text for one in same for text in wrapped(beside(one), width, indent)]
     lines += wrapped(scale_of(judgement), width)
+    for note in notes(judgement):
+        lines += wrapped(note, width)
     if judgement.claim.caveat:
         lines += wrapped(f"Caveat: {judgement.claim.caveat}", width)
     if judgement.remedy:
         lines += wrapped(f"to resolve it: {to_resolve(judgement.remedy)}", width)
+    if judgement.before:
+        lines += wrapped(superseded(judgement), width)
     return lines
+
+
+def notes(judgement: Judgement) -> list[str]:
+    """What qualifies a verdict: its registration, gates, contrasts beside it, its family, runs that others share."""
+    found = [judgement.qualifier[:1].upper() + judgement.qualifier[1:]] if judgement.qualifier else []
+    for test, verdict, measured in judgement.also:
+        effects = "; ".join(f"{one.comparison.where or 'all'} {line(one.as_dict()).effect}" for one in measured)
+        found.append(
+            f"{test.name[:1].upper() + test.name[1:]} ({test.variant} vs {test.baseline}): {verdict}; {effects}"
+        )
+    if judgement.registered:
+        found.append(f"Registered: {judgement.registration}." + _restated(judgement))
+    elif judgement.comparisons and not judgement.claim.computed:
+        found.append("Unregistered.")
+    if judgement.in_family and judgement.verdict in ("holds", "fails"):
+        found.append(f"After Holm's correction in its family: {judgement.in_family}.")
+    if judgement.shared:
+        found.append(f"Shares runs with {', '.join(judgement.shared)}.")
+    return found
+
+
+def _restated(judgement: Judgement) -> str:
+    return f" Restated: {judgement.restated}." if judgement.restated else ""
+
+
+def superseded(judgement: Judgement) -> str:
+    """The verdict before registration, and why it was not enough."""
+    before = judgement.before
+    if before is None:
+        return ""
+    effect = ""
+    if before.deciding:
+        one = before.deciding.as_dict()
+        effect = f" ({one['subject']}: {line(one).sentence})"
+    because = f", superseded because {judgement.superseded}" if judgement.superseded else ", superseded"
+    return f"Before registration{because}: {before.verdict}{effect}"
 
 
 def _aligned(lines: list[Line], width: int, indent: int) -> list[str]:
@@ -208,8 +248,10 @@ def _sizes(scale: Scale) -> str:
     (few, steps), sizes = scale.steps, [short(size).replace(" ", "") for size in scale.parameters]
     trained = f"{few:,} to {steps:,} steps" if 0 < few < steps else f"{steps:,} steps" if steps else "nothing trained"
     size = sizes[1] if sizes[0] == sizes[1] else " to ".join(sizes)
+    seen = f", {short(scale.tokens[1]).replace(' ', '')} tokens" if scale.tokens[1] else ""
+    seen += f" ({scale.passes:.2g} passes)" if scale.passes else ""
     tasks = " and ".join(scale.tasks) + (f" ({', '.join(scale.data)})" if scale.data else "")
-    return f"; {tasks}, {trained}" + (f", {size} parameters" if scale.parameters[1] else "")
+    return f"; {tasks}, {trained}" + (f", {size} parameters" if scale.parameters[1] else "") + seen
 
 
 def to_resolve(remedy: Remedy) -> str:

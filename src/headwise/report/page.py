@@ -22,8 +22,9 @@ from rich.text import Text
 
 from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
+from headwise.ledger.standing import newest
 from headwise.ledger.statistics import LEVEL, mean_interval
-from headwise.report.ledger import beside, certificate, line, scale_of, to_resolve
+from headwise.report.ledger import beside, certificate, line, notes, scale_of, superseded, to_resolve
 from headwise.report.sections import Section, StudyPart, StudyWatch, sections_of
 from headwise.report.tables import short
 from headwise.shown import Shown
@@ -125,7 +126,7 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
     """The page as text; `origin` says where its runs were read."""
     import headwise
 
-    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=ledger_order)
+    judgements = sorted(newest(one for section in sections for one in section.judgements), key=ledger_order)
     ordered = sorted(sections, key=lambda section: min(map(ledger_order, section.judgements)))
     own = {"style": _file("page.css"), "script": _file("page.js")}
     templates = Environment(
@@ -183,7 +184,7 @@ def _claim(judgement: Judgement) -> dict[str, Any]:
         "verdict": judgement.verdict,
         "shown": _comparison(deciding.as_dict()) if deciding else None,
         "comparisons": [_comparison(measured.as_dict()) for measured in judgement.comparisons],
-        "measured": scale_of(judgement),
+        "measured": " ".join([scale_of(judgement), *notes(judgement), superseded(judgement)]).strip(),
         "caveat": claim.caveat,
         "settle": to_resolve(judgement.remedy) if judgement.remedy else "",
     }

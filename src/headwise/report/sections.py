@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.ledger.judge import Judgement, judge_all
+from headwise.ledger.judge import Judgement
+from headwise.ledger.standing import judge_study, rows_of
 from headwise.ledger.study import Study
 from headwise.store.rows import Row, results_of, rows
 from headwise.store.store import Store
@@ -41,7 +42,7 @@ class Section:
 def sections_of(studies: Sequence[Study], store: Store, watch: StudyWatch = iter) -> Iterator[Section]:
     """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else."""
     for study in watch(studies):
-        judgements = judge_all(study, store)
+        judgements = judge_study(study, store)
         decides = judgements[0].preset
         others = [_part(study, preset, store) for preset in study.presets if preset not in (decides, "smoke")]
         parts = [_part(study, decides, store), *(part for part in others if part.rows)]
@@ -49,6 +50,8 @@ def sections_of(studies: Sequence[Study], store: Store, watch: StudyWatch = iter
 
 
 def _part(study: Study, preset: str, store: Store) -> StudyPart:
+    if study.registration(preset):
+        return _registered_part(study, preset, store)
     trials, grid = study.trials(preset), study.of(preset)
     results = results_of(store, trials)
     cells = study.judged(preset, rows(trials, results))
@@ -62,3 +65,11 @@ def _part(study: Study, preset: str, store: Store) -> StudyPart:
         rows=finished,
         chart=study.chart(finished, preset) if finished or not grid else None,
     )
+
+
+def _registered_part(study: Study, preset: str, store: Store) -> StudyPart:
+    """Judged runs only: trials and pilots decide nothing."""
+    finished = rows_of(study, preset, store)
+    ended = [pair for row in finished if (pair := store.get(row.key))]
+    chart = study.chart(finished, preset) if finished else None
+    return StudyPart(preset, len(study.of(preset)), ended, finished, chart)

@@ -13,6 +13,16 @@ def study_lines(studies: Catalogue) -> list[RenderableType]:
     return [escape(f"{row['name']:16} {row['about']} ({', '.join(row['claims'])})") for row in studies.rows]
 
 
+def pilot_lines(result: StudyResult) -> list[RenderableType]:
+    """What the gates say of a pilot: whether its registration could tell anything."""
+    lines: list[RenderableType] = ["A pilot decides nothing. Its gates:"]
+    for claim, condition, gate in result.pilot:
+        verdict = "[green]passes[/]" if gate.passed else "[red]fails [/]"
+        text = f"{claim}, {condition}: {gate.detail}" if condition else f"{claim}: {gate.detail}"
+        lines.append(f"  {verdict} {gate.name:<9} {escape(text)}")
+    return lines
+
+
 def study_card(study: Description) -> list[RenderableType]:
     lines: list[RenderableType] = [escape(study.facts["about"].strip()), ""]
     for preset, settings in study.facts["presets"].items():
@@ -33,11 +43,8 @@ def price_lines(priced: StudyPrice) -> list[RenderableType]:
 
 def study_result_lines(result: StudyResult) -> list[RenderableType]:
     counts = ", ".join(f"{count} {what}" for what, count in result.summary.as_dict().items() if count)
-    lines: list[RenderableType] = [
-        escape(f"{result.study.name} ({result.preset}): {counts}"),
-        "",
-        *ledger(result.claims),
-    ]
+    lines: list[RenderableType] = [escape(f"{result.study.name} ({result.preset}): {counts}"), ""]
+    lines += pilot_lines(result) if result.pilot else ledger(result.claims)
     lines += ["", published_errors(result.published)] if result.published else []
     lines += [f"Chart: {escape(result.chart_file)}, and .svg, .pdf, .html beside it"] if result.chart_file else []
     return lines

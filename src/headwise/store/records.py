@@ -21,7 +21,7 @@ HERE = "here"  # the provenance of what was not merged from another file
 POINTS = {"curves": "curve", "probes": "probes"}  # tables, and their fields of a result
 KEY = re.compile("[0-9a-f]{16}")
 FIELDS = tuple(field.name for field in fields(RunResult))
-LATER = {"latency": 0.0, "numerics": 2}  # columns that older files lack
+LATER = {"latency": 0.0, "numerics": 2, "registration": ""}  # columns that older files lack
 RUN_COLUMNS = (*(name for name in FIELDS if name not in POINTS.values()), "spec", "created", "provenance", "numerics")
 
 

@@ -74,6 +74,7 @@ MIGRATIONS = (
     """CREATE INDEX runs_asked ON runs (json_extract(spec, '$.task.name'), json_extract(spec, '$.shape'),
         json_extract(spec, '$.steps'), json_extract(spec, '$.seed'));
     CREATE INDEX runs_in_order ON runs (created, key)""",
+    "ALTER TABLE runs ADD COLUMN registration TEXT NOT NULL DEFAULT ''",
 )
 SCHEMA = len(MIGRATIONS)
 # How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from headwise.ledger.certify import COVERED, Checked, check
-from headwise.ledger.judge import Judgement, asked_for, judge_all, ledger_order
-from headwise.ledger.study import Study, stages, study_rows
+from headwise.ledger.judge import Gate, Judgement, asked_for, ledger_order
+from headwise.ledger.registration import PILOT
+from headwise.ledger.standing import judge_study, ledger_of, pilot_gates, registered_stages, rows_of
+from headwise.ledger.study import Study, stages
 from headwise.shown import Shown
 from headwise.store.opening import StoreLike, opened
 from headwise.store.rows import Row
+from headwise.store.store import Store
 from headwise.studies import load, load_all
 from headwise.sweep.drive import conduct
 from headwise.sweep.plan import Stopped, Summary, make_plan, read_shard
@@ -27,6 +30,7 @@ from headwise.sweep.price import Price, price_plan
 from headwise.sweep.resolve import fitted, resolve
 from headwise.sweep.tracking import tracked
 from headwise.sweep.watching import Watching, unwatched
+from headwise.training.run import Execution, Run
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class StudyResult(Shown):
     rows: list[Row]
     published: list[dict[str, float]] = field(default_factory=list)  # measured errors beside a published figure's
     chart_file: str | None = None
+    pilot: tuple[tuple[str, str, Gate], ...] = ()  # of a pilot: claim, condition and what a gate says
 
     @property
     def headline(self) -> str:
@@ -51,7 +56,9 @@ class StudyResult(Shown):
         """What `headwise study run --json` prints."""
         about = {"study": self.study.name, "preset": self.preset, "runs": self.summary.as_dict()}
         claims = [judgement.as_dict() for judgement in self.claims]
-        return {**about, "claims": claims, "chart": self.chart_file, "published": self.published}
+        gates = [{"claim": name, "condition": at, **vars(gate)} for name, at, gate in self.pilot]
+        shown = {"chart": self.chart_file, "published": self.published}
+        return {**about, "claims": claims, **shown, **({"pilot": gates} if gates else {})}
 
     def records(self) -> list[dict[str, Any]]:
         """One row per finished run: its place in the grid, its seed, its metrics."""
@@ -76,33 +83,50 @@ def run_study(
     keep_weights: bool = False,
     track: str = "",
     out: str | Path | None = None,
+    pilot: int = 0,
+    only: str = "",
     watching: Watching = unwatched,
 ) -> StudyResult:
     """Do a study's runs that the store lacks, judge its claims, and save its chart in the folder `out`, if given.
 
     `study` is a name, or the path of a study of your own; `data` says where tasks find their data, by the task's name;
     `shard` is "i/n" (without one, what a Slurm array says); `ray` a cluster's address or "auto"; `track` mirrors curves
-    to tensorboard or wandb as they grow. An interrupt saves and raises `KeyboardInterrupt`; the same call goes on.
+    to tensorboard or wandb as they grow; `pilot` seeds of a registered preset (100 and on) are run as a pilot, which
+    decides nothing and shows what the gates would say (`only` of variants with these words in them). An interrupt saves
+    and raises `KeyboardInterrupt`; the same call goes on.
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
     asked = load(study) if isinstance(study, str) else study
     part, execution, summary = read_shard(shard), resolve(device, precision), Summary()
     shown = tracked(watching, track, asked.name)
+    registration = asked.registration(preset)
+    column = registration.column(PILOT if pilot else "") if registration else ""
     with opened(store) as source:
-        for runs in stages(asked, preset, source, execution, dict(data or {})):
+        for runs in _stages(asked, preset, source, execution, dict(data or {}), pilot, only):
             todo = list(make_plan(runs, source, part).todo)
             with shown(todo, "") as watch:
                 settings: dict[str, Any] = {"folder": source.files, "workers": workers, "ray_address": ray}
                 settings |= {"watch": watch, "shard": part, "keep_weights": keep_weights or asked.keep_weights}
+                settings |= {"registration": column}
                 try:
                     summary += conduct(runs, source, **settings)
                 except Stopped as stopped:
                     raise Stopped(summary + stopped.summary) from None
-        judgements, rows = judge_all(asked, source), study_rows(asked, preset, source)
+        judgements, rows = judge_study(asked, source), rows_of(asked, preset, source)
+        gates = tuple(pilot_gates(asked, preset, source)) if pilot else ()
     drawn = asked.chart(rows, preset) if out is not None and (rows or not summary.planned) else None
     beside = asked.against_published(rows) if asked.against_published else []
-    return StudyResult(asked, preset, summary, judgements, rows, beside, _saved(drawn, out, f"{asked.name}-{preset}"))
+    file = _saved(drawn, out, f"{asked.name}-{preset}")
+    return StudyResult(asked, preset, summary, judgements, rows, beside, file, gates)
+
+
+def _stages(
+    study: Study, preset: str, store: Store, execution: Execution, sources: dict[str, str], pilot: int, only: str
+) -> Iterator[list[Run]]:
+    if pilot or study.registration(preset):
+        return registered_stages(study, preset, store, execution, sources, pilot, only)
+    return stages(study, preset, store, execution, sources)
 
 
 def _saved(drawn: Any, out: str | Path | None, name: str) -> str | None:
@@ -208,10 +232,9 @@ def claims(
     of a store; `studies` are files of your own, whose claims are judged too.
     """
     known = load_all(studies)
-    wanted = {claim.id for claim in asked_for(source, (claim for study in known for claim in study.claims))}
-    asked = [study for study in known if any(claim.id in wanted for claim in study.claims)]
+    wanted = {claim.id for claim in asked_for(source, (claim for study in known for claim in study.all_claims))}
     with opened(store, results) as runs:
-        judged = [judgement for study in asked for judgement in judge_all(study, runs)]
+        judged = ledger_of(known, runs)
         certified = check(runs.runs(status="done", asked=COVERED))
     chosen = (judgement for judgement in sorted(judged, key=ledger_order) if judgement.claim.id in wanted)
     return Ledger(tuple(chosen), certified)

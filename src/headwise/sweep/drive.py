@@ -1,9 +1,9 @@
 """Doing the runs that the store lacks, here or on a Ray cluster."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,21 @@ from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
 from headwise.sweep.resolve import compile_kernels
 from headwise.sweep.sharing import Sharing
-from headwise.training.run import Run
+from headwise.training.run import Run, RunResult
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """A store that is told of each result what it was done for."""
+
+    store: Store
+    registration: str
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        return self.store.finished(keys)
+
+    def add(self, run: Run, result: RunResult) -> bool:
+        return self.store.add(run, replace(result, registration=self.registration))
 
 
 def conduct(
@@ -25,12 +39,14 @@ def conduct(
     ray_address: str | None = None,
     keep_weights: bool = False,
     checkpoint_seconds: float = 20.0,
+    registration: str = "",
 ) -> Summary:
     """Do what the store lacks, here or on a Ray cluster. Ctrl-C and SIGTERM save checkpoints, then raise `Stopped`.
 
-    Several drivers on one store share the runs; each returns when all are in it.
+    Several drivers on one store share the runs; each returns when all are in it. Results are stored with the
+    `registration` that they were done for.
     """
-    plan = make_plan(runs, store, shard)
+    plan, into = make_plan(runs, store, shard), Stamped(store, registration)
     weights = folder / "weights" if keep_weights else None
     with stoppable(watch or Watch()) as watching:
         settings: dict[str, Any] = {"weights": weights, "watch": watching, "checkpoint_seconds": checkpoint_seconds}
@@ -40,12 +56,12 @@ def conduct(
 
             compile_kernels(plan.todo, watching)
             with closing(Sharing(store)) as sharing:
-                summary = local.sweep(plan, store, workers=workers, sharing=sharing, **settings)
+                summary = local.sweep(plan, into, workers=workers, sharing=sharing, **settings)
         else:
             from headwise.sweep import ray_cluster
 
             with closing(Sharing(store)) as sharing:
-                summary = ray_cluster.sweep(plan, store, address=ray_address, sharing=sharing, **settings)
+                summary = ray_cluster.sweep(plan, into, address=ray_address, sharing=sharing, **settings)
         if watching.stop_asked():
             raise Stopped(summary)
         return summary

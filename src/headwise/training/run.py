@@ -184,6 +184,7 @@ class RunResult:
     weights: str = ""  # hash of the final weights, where they were kept
     message: str = ""  # why a run diverged or failed
     environment: dict[str, str] = field(default_factory=dict)
+    registration: str = ""  # of the study that the run was done for; pilots begin with "pilot"
 
     @property
     def validation_error(self) -> float:

@@ -10,7 +10,8 @@ from headwise.comparison.evidence.rows import AXES, OWN, Dose, EvidenceRow, publ
 from headwise.comparison.evidence.weigh import Weighed, distance, select, weigh
 from headwise.cost import parameters
 from headwise.known import Known, find
-from headwise.ledger.judge import Judgement, judge_all
+from headwise.ledger.judge import Judgement
+from headwise.ledger.standing import ledger_of
 from headwise.shown import Shown
 from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
@@ -24,7 +25,7 @@ HELD = ("params", "flops", "tokens", "steps", "nothing", "unknown")
 ASKED = {"kv_latent": "more", "head_dim": "more", "heads_split": "more", "heads_added": "more"}  # else: what less does
 STUDIES = (
     "head-size", "asymmetric", "sharing", "latent", "rank-cliff", "thinner-gpt", "thinner-vit", "thinner-bert",
-    "thinner-lra", "mlp-or-heads",
+    "thinner-lra", "mlp-or-heads", "thin-stories", "value-rank", "shared-cache", "ladder",
 )  # fmt: skip
 
 
@@ -105,4 +106,4 @@ def evidence(
 def judged_claims(store: StoreLike = None, results: str | Path | None = None) -> list[Judgement]:
     """The claims that are evidence, judged from a store, from Parquet files, or from the results that are shipped."""
     with opened(store, results, shipped=True) as source:
-        return [judgement for name in STUDIES for judgement in judge_all(load(name), source)]
+        return ledger_of([load(name) for name in STUDIES], source)
