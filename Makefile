@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-pages lint bench clean help
+.PHONY: demo test test-all test-pages lint bench bench-gpu clean help
 
 help:
 	@echo "make demo      the rank cliff in about a minute, with a table, a verdict and a chart"
@@ -12,7 +12,8 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
-	@echo "make bench     speed against other libraries, into docs/reference/performance.md (half an hour)"
+	@echo "make bench     speed against other libraries, into docs/reference/performance.md (an hour)"
+	@echo "make bench-gpu training steps on a GPU, where there is one"
 
 demo: $(VENV)/core
 	$(BIN)/headwise demo
@@ -33,6 +34,9 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/everything.py
+
+bench-gpu: $(VENV)/dev
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) build dist
