@@ -8,7 +8,7 @@ trainer's own step, on the path that a plan would choose here. A side is two pro
 runs on two cores; sides take turns of half a second, and a step is the median over turns of 1 / (1/a + 1/b). FLOPs are
 those of `headwise.cost` for our model, for all sides. `of peak` is against a large product on one thread, measured
 between the turns of the same row. `memory` is what our process grew by in its steps, as part of what it grows by on the
-plain path. nanoGPT's `model.py` is read from the folder $HEADWISE_PEERS/nanoGPT; where that is not, its column is empty.
+plain path. nanoGPT's `model.py` is read from $HEADWISE_PEERS/nanoGPT; where that is not, its column is empty.
 """
 
 import argparse
