@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import resource
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -133,7 +134,8 @@ def nanogpt(layer, options, depth):
     sys.modules["nanogpt_model"] = module
     place.loader.exec_module(module)
     sizes = {"n_layer": depth, "n_head": layer.heads, "n_embd": layer.width, "block_size": options.context}
-    model = module.GPT(module.GPTConfig(vocab_size=VOCAB, dropout=0.0, bias=True, **sizes))
+    with redirect_stdout(sys.stderr):  # it prints its size, and ours is for JSON
+        model = module.GPT(module.GPTConfig(vocab_size=VOCAB, dropout=0.0, bias=True, **sizes))
     return lambda x, y: model(x, y)[1], model
 
 
