@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-pages lint bench soak clean help
+.PHONY: demo test test-all test-pages lint bench bench-gpu soak clean help
 MINUTES ?= 20
 
 help:
@@ -14,7 +14,8 @@ help:
 	@echo "make test-pages  the report's page in a headless Chromium, where one is installed"
 	@echo "make lint      ruff and mypy"
 	@echo "make soak MINUTES=20  kills, full disks and fuzzers for so long; the table in soak/ grows with every call"
-	@echo "make bench     speed against other libraries, into docs/reference/performance.md (half an hour)"
+	@echo "make bench     speed against other libraries, into docs/reference/performance.md (an hour)"
+	@echo "make bench-gpu training steps on a GPU, where there is one"
 
 demo: $(VENV)/core
 	$(BIN)/headwise demo
@@ -38,6 +39,9 @@ bench: $(VENV)/dev
 
 soak: $(VENV)/dev
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES)
+
+bench-gpu: $(VENV)/dev
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -3,7 +3,7 @@
     make bench
 
 The rank paper's cells are measured three times and the median of each ratio is shown; the rest once. Nothing else
-should run meanwhile.
+should run meanwhile. `--quick` measures the least that tries every new section, and prints instead of writing.
 """
 
 import json
@@ -89,6 +89,28 @@ def overhead():
     return f"{table(heading, rows)}\n\nA worker's first step: {first} s with torch, {later} s after that."
 
 
+def steps(*options):
+    """Of whole models; and what runs of the stored kinds reach."""
+    result = measured("steps", *options)
+    kinds = list(dict.fromkeys(kind for row in result["models"] for kind in row["faster_than"]))
+    rows = []
+    for row in result["models"]:
+        against = [
+            f"{row['faster_than'][kind]:.2f}× ({row['ms'][kind]:.0f})" if kind in row["ms"] else "" for kind in kinds
+        ]
+        speeds = [f"{row['ms']['headwise']:.0f}", *against, f"{row['gflops']:.0f}", f"{row['of_peak']:.0%}"]
+        rows.append([*(row[name] for name in ("family", "shape", "tokens", "batch")), *speeds, f"{row['memory']:.0%}"])
+    heading = ["family", "shape", "tokens", "batch", "headwise ms", *(f"{kind} (ms)" for kind in kinds)]
+    stored = [[*list(row.values())[:-1], f"{row['of_peak']:.0%}"] for row in result["stored"]]
+    tables = table([*heading, "GFLOP/s", "of peak", "memory"], rows)
+    return f"{tables}\n\n{table(['task', 'shape', 'batch', 'path', 'ms', 'GFLOP/s', 'of peak'], stored)}"
+
+
+def waiting(*options):
+    rows = [[f"`{row['command']}`", *list(row.values())[1:]] for row in measured("waiting", *options)]
+    return table(["command", "seconds", "processor seconds", "aim"], rows)
+
+
 def machine():
     from headwise.training.machine import environment
 
@@ -107,18 +129,23 @@ SECTIONS = {
     "The layer": layer,
     "Data": tasks,
     "What is not training": overhead,
+    "Training steps": steps,
+    "Waiting": waiting,
 }
+QUICK = ("Training steps", "Waiting")
 
 
 def main():
     """All sections; or those whose titles are given, and the others stay as they were."""
+    if "--quick" in sys.argv:
+        return [print(f"### {title}\n\n{machine()}\n\n{SECTIONS[title]('--quick')}\n") for title in QUICK]
     asked = sys.argv[1:] or list(SECTIONS)
     page = PAGE.read_text()
     start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     parts = dict(part.split("\n", 1) for part in page[start:end].split("### ")[1:])
     parts |= {title: f"\n{machine()}\n\n{SECTIONS[title]()}\n\n" for title in asked}
-    text = "".join(f"### {title}\n{parts[title]}" for title in SECTIONS)
-    PAGE.write_text(f"{page[:start]}\n\n{text}{page[end:]}")
+    text = "".join(f"### {title}\n{parts[title]}" for title in SECTIONS if title in parts)
+    return PAGE.write_text(f"{page[:start]}\n\n{text}{page[end:]}")
 
 
 if __name__ == "__main__":

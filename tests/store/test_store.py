@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 from headwise.spec import SpecError
 from headwise.store import store as store_module
+from headwise.store.questions import condition_on
 from headwise.store.records import LATER
+from headwise.store.rows import Cell, results_of
 from headwise.store.store import (
     APPLICATION,
     MIGRATIONS,
@@ -750,3 +752,56 @@ def test_importing_the_store_is_light():
     loaded = "import sys, headwise.store.store, headwise.report.runs"
     code = f"{loaded}; print({{'polars', 'torch', 'numpy'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+# ---- many rows -----------------------------------------------------------------------------------------------------
+
+
+def questions(store, ask):
+    """The SQL that is executed meanwhile."""
+    heard = []
+    store._connection.set_trace_callback(heard.append)
+    ask()
+    store._connection.set_trace_callback(None)
+    return heard
+
+
+def test_results_of_a_grid_take_as_many_questions_however_many_runs_there_are(store):
+    counts = []
+    for seeds in (range(3), range(3, 40)):
+        for seed in seeds:
+            run = make_run(seed)
+            store.add(run, make_result(run))
+        cells = [Cell({}, make_run(seed)) for seed in range(seeds.stop)]
+        heard = questions(store, lambda cells=cells: results_of(store, cells))
+        assert len(results_of(store, cells)) == seeds.stop
+        counts.append(len(heard))
+    assert counts[0] == counts[1] <= 3
+
+
+def test_a_question_about_some_runs_goes_through_an_index(store):
+    condition, values = condition_on(None, None, {"task.name": ["toy"], "shape": ["w8-h2"], "steps": [1], "seed": [0]})
+    plan = store._query(f"EXPLAIN QUERY PLAN SELECT key FROM runs WHERE {condition}", *values)
+    assert "USING INDEX runs_asked (<expr>=? AND <expr>=? AND <expr>=? AND <expr>=?)" in plan[0][-1]
+
+
+def test_runs_are_found_by_fields_of_their_spec_and_the_newest_apart(store):
+    made = [make_run(seed, shape=shape) for seed in range(3) for shape in ("w8-h2-L2", "w8-h4-L2")]
+    for run in made:
+        store.add(run, make_result(run))
+    found = [run for run, _ in store.runs(asked={"shape": ["w8-h4-L2"], "seed": [0, 2]})]
+    assert found == [run for run in made if run.shape == "w8-h4-L2" and run.seed != 1]
+    assert [run for run, _ in store.runs(newest=2)] == made[-2:]
+    assert store.count() == 6
+    assert store.count(task="other") == 0
+
+
+def test_a_large_file_is_read_through_before_the_first_write(tmp_path, monkeypatch):
+    path = tmp_path / "file.db"
+    damage(path, "scrambled")
+    before = path.read_bytes()
+    monkeypatch.setattr(store_module, "CHECKED_AT_ONCE", 0)
+    run = make_run(1000)
+    with pytest.raises(StoreError, match="damaged"), Store(path) as store:
+        store.add(run, make_result(run))
+    assert path.read_bytes() == before

@@ -37,6 +37,17 @@ def _theme() -> alt.theme.ThemeConfig:
     )
 
 
+def to_svg(chart: Any) -> str:
+    """The chart as SVG. Altair checks each part as it is made; the whole is not checked again, which takes as long."""
+    import vl_convert
+    from altair.utils._importers import vl_version_for_vl_convert
+
+    with alt.data_transformers.enable("default", max_rows=None):
+        spec = chart.to_dict(validate=False)
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=vl_version_for_vl_convert())
+    return svg
+
+
 def save(chart: Any, directory: Path, name: str, question: str = "") -> list[Path]:
     """Write `name` as a picture (PNG, SVG, PDF) and as a page that needs no network, and say where they are.
 

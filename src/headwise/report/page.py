@@ -6,7 +6,6 @@ elements: they run no scripts and their names cannot meet each other's. A policy
 
 import base64
 import hashlib
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,6 @@ _TITLES = {
     "nats_per_token": "nats/token",
     "trivial_error": "error of a constant predictor",
 }
-ROOM = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # a reader's letters may be wider than the measured ones
 
 
 @dataclass(frozen=True)
@@ -214,20 +212,13 @@ def _part(study: str, part: StudyPart) -> dict[str, Any]:
         "preset": part.preset,
         "planned": part.planned,
         "rows": len(part.rows),
-        "chart": _picture(part.chart) if part.chart is not None else "",
+        "chart": part.picture,
         "table": _table(part) if part.rows else None,
         "budget": _budget(part),
         "bad": [_failure(run, result) for run, result in bad[:MOST_FAILURES]],
         "more_bad": len(bad[MOST_FAILURES:]),
         "command": f"headwise study run {study} --preset {part.preset}",
     }
-
-
-def _picture(chart: Any) -> str:
-    """The chart as the address of an image that holds it."""
-    svg = io.StringIO()
-    chart.properties(padding=ROOM).save(svg, format="svg")
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.getvalue().encode()).decode()
 
 
 def _failure(run: Run, result: RunResult) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the page shows, as data: every study with its judgements, its runs and its charts. `page.py` renders it."""
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from headwise.store.rows import Row, results_of, rows
 from headwise.store.store import Store
 from headwise.training.run import Run, RunResult
 
+ROOM = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # a reader's letters may be wider than the measured ones
 StudyWatch = Callable[[Sequence[Study]], Iterable[Study]]
 
 
@@ -23,6 +25,7 @@ class StudyPart:
     ended: list[tuple[Run, RunResult]]
     rows: list[Row]
     chart: Any | None
+    picture: str  # the chart, drawn: the address of an image that holds it
 
     @property
     def done(self) -> int:
@@ -58,12 +61,14 @@ def _part(study: Study, preset: str, store: Store) -> StudyPart:
     results |= results_of(store, cells)
     asked = {cell.run.cell_key: cell.run for cell in [*trials, *cells]}
     finished = rows(cells, results)
+    chart = study.chart(finished, preset) if finished or not grid else None
     return StudyPart(
         preset=preset,
         planned=len({cell.run.cell_key for cell in [*trials, *grid]}),  # two places of a grid may be one run
         ended=[(asked[key], result) for key, result in results.items()],
         rows=finished,
-        chart=study.chart(finished, preset) if finished or not grid else None,
+        chart=chart,
+        picture=_picture(chart) if chart is not None else "",
     )
 
 
@@ -72,4 +77,13 @@ def _registered_part(study: Study, preset: str, store: Store) -> StudyPart:
     finished = rows_of(study, preset, store)
     ended = [pair for row in finished if (pair := store.get(row.key))]
     chart = study.chart(finished, preset) if finished else None
-    return StudyPart(preset, len(study.of(preset)), ended, finished, chart)
+    picture = _picture(chart) if chart is not None else ""
+    return StudyPart(preset, len(study.of(preset)), ended, finished, chart, picture)
+
+
+def _picture(chart: Any) -> str:
+    """The chart as the address of an image. Drawing is most of the work: here it counts as progress."""
+    from headwise.charts.grammar import to_svg
+
+    svg = to_svg(chart.properties(padding=ROOM))
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -21,6 +21,7 @@ from headwise.spec import JsonSpec, Spec, SpecError
 
 NUMERICS = 2  # raised when the same spec would give other numbers (but for rounding), or a default gets another value
 Status = Literal["done", "diverged", "failed"]
+_parsed = lru_cache(maxsize=4096)(ModelShape.parse)  # a store has many runs of few shapes, and shapes never change
 ProbeName = Literal[
     "qk-rank",
     "vo-rank",
@@ -90,7 +91,7 @@ class Run(JsonSpec):
     @field_validator("shape")
     @classmethod
     def _canonical(cls, text: str, info: ValidationInfo) -> str:
-        shape = ModelShape.parse(text)
+        shape = _parsed(text)
         return str(info.data["options"].complete(shape) if "options" in info.data else shape)
 
     @field_validator("task")
@@ -110,7 +111,7 @@ class Run(JsonSpec):
 
     @property
     def model_shape(self) -> ModelShape:
-        return ModelShape.parse(self.shape)
+        return _parsed(self.shape)
 
     @property
     def content(self) -> str:
