@@ -68,6 +68,8 @@ BIASES = {"input_bias": True, "output_bias": True, "output_scale": 0.5}
         ("w24-h2-r20-v12", 40, {"qk_norm": "rms-plain", "norm_eps": 0.1}),
         ("w24-h2-r20-v12", 40, {"logit_scale": True, "inverse_temperature": 0.7}),
         ("w24-h4-r20-v12-g2", 40, TURNED | BIASES | {"qk_norm": "rms", "logit_scale": True}),
+        ("w24-h2-r8-c6", 37, CAUSAL | {"logit_scale": True}),  # a latent
+        ("w24-h4-r20-v12-c6-p4-g2", 40, TURNED | {"qk_norm": "rms"}),
     ],
 )
 def test_strips_equal_the_plain_path(shape, tokens, options, dtype):
@@ -117,7 +119,7 @@ def test_what_strips_cannot_do_is_left_to_the_others():
     assert layer(x[:0]).shape == (0, 6, 24)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), layer_of("w24-h2-r8", torch.float32, "plain", **TURNED)(x))
-    for shape, options in (("w24-h2-c8", {}), ("w24-h2", {"window": 3}), ("w24-h2", {"dropout": 0.1})):
+    for shape, options in (("w24-h2", {"window": 3}), ("w24-h2", {"dropout": 0.1})):
         assert layer_of(shape, **options).kernel(6) is None
 
 

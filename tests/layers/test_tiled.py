@@ -345,7 +345,8 @@ def run_of(**changes):
         ({"shape": "w64-h64-g8-m0", "options": preset("encoder", norm="layer")}, "generated"),
         ({"options": preset("encoder", logit_scale=True, activation="gelu", norm="layer")}, "generated"),
         ({"shape": "w60-h1-m256"}, "generated"),
-        ({"shape": "w64-h4-c8-m0", "options": preset("encoder", norm="layer")}, "fast"),
+        ({"shape": "w64-h4-c8-m0", "options": preset("encoder", norm="layer")}, "generated"),
+        ({"shape": "w64-h4-m0", "options": preset("encoder", norm="none", hardmax=True)}, "fast"),
     ],
 )
 def test_kernels_are_generated_where_that_pays(changes, path, monkeypatch):

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
 from headwise.layers.cpu.compiled import AttentionSize, StripSize
-from headwise.layers.cpu.strips import Between, StripAttention, strip_size
+from headwise.layers.cpu.linear import product
+from headwise.layers.cpu.strips import Between, StripAttention, StripHeads, strip_size
 from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
 from headwise.layers.functional import angles, fast_attention, plain_attention, turn
 from headwise.layers.paths import Path, Pathed
@@ -135,7 +136,7 @@ class Attention(Pathed):
         """
         given = (memory, values, mask, pair_bias, cache, None if self.rope_base is None else positions)
         size = self._kernel(x, padding) if all(one is None for one in given) and not need_weights else None
-        if size is not None:
+        if size is not None and not self._latent:
             return self._by_kernel(x, padding, size)
         start = cache.length if cache else 0
         if cache and not start and self.causal:
@@ -154,12 +155,20 @@ class Attention(Pathed):
             mask, padding, pair_bias = (
                 None if m is None else m[..., cache.dropped :] for m in (mask, padding, pair_bias)
             )
+        if isinstance(size, StripSize):
+            qkv = torch.cat([part.transpose(1, 2).flatten(2) for part in (queries, keys, values)], dim=-1)
+            between = Between(size, self.shape.heads, self.shape.kv_heads, self._scale, self.causal)
+            return self._scaled(self._times(self.output, StripHeads.apply(qkv, padding, between)))
         allowed = self._allowed(queries, keys, start, mask, padding)
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
         heads = heads if value_up is None else heads @ value_up.mT
-        output = self._scaled(self.output(heads.transpose(1, 2).flatten(2)))
+        output = self._scaled(self._times(self.output, heads.transpose(1, 2).flatten(2)))
         return (output, weights) if need_weights and weights is not None else output
+
+    def _times(self, weights: nn.Linear, x: Tensor) -> Tensor:
+        output: Tensor = product(x, weights.weight, weights.bias) if self.path == "generated" else weights(x)
+        return output
 
     def _scaled(self, output: Tensor) -> Tensor:
         return output if self.output_scale == 1.0 else output * self.output_scale
@@ -169,7 +178,7 @@ class Attention(Pathed):
         if self.shape.kv_latent and values is not None:
             raise SpecError("keys and values share one latent here, so they read one memory: leave `values` out")
         if self.fused and memory is None and values is None:
-            return list(self.input(x).split(self.sections, dim=-1))
+            return list(self._times(self.input, x).split(self.sections, dim=-1))
         memory = x if memory is None else memory
         sources = (x, memory, memory if values is None else values)
         return [F.linear(s, w, b) for s, (w, b) in zip(sources, self.input_parts(), strict=False)]
@@ -184,7 +193,7 @@ class Attention(Pathed):
 
     def _queries(self, query: Tensor, angles: Angles) -> Tensor:
         if self.shape.q_latent:
-            query = self.query_up(self.query_latent_norm(query))
+            query = self._times(self.query_up, self.query_latent_norm(query))
         query = _split_heads(query, self.shape.heads)
         query = query if self.query_norm is None else self.query_norm(query)
         if self.logit_scale is not None:
@@ -230,7 +239,7 @@ class Attention(Pathed):
 
     def _expanded(self, queries: Tensor, latent: Tensor, rope_key: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         shape = self.shape
-        up = _split_heads(self.kv_up(latent), shape.kv_heads)
+        up = _split_heads(self._times(self.kv_up, latent), shape.kv_heads)
         content, values = up.split([shape.content_rank, shape.v_rank], dim=-1)
         shared = rope_key.unsqueeze(1).expand(-1, shape.kv_heads, -1, -1)
         return queries, torch.cat([shared, content], dim=-1), values, None
@@ -295,7 +304,7 @@ class Attention(Pathed):
     def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | StripSize | None:
         """One for short sequences where attention is a softmax of products and nothing else, and one for the rest.
 
-        There is none for latents, windows, hardmax and dropout. With padding, the second serves whatever this says.
+        With latents, the second serves for heads alone. There is none for windows, hardmax and dropout.
         """
         ruled = self.causal or self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
         short = attention_size(self.shape, tokens, dtype) if self._served and not ruled else None
@@ -344,6 +353,10 @@ class Attention(Pathed):
             0 if self.rope_base is None else self.shape.rotated,
             self.rope_base or 0.0,
         )
+
+    @property
+    def _latent(self) -> bool:
+        return bool(self.shape.kv_latent or self.shape.q_latent)
 
     @property
     def _scale(self) -> float:

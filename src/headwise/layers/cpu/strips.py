@@ -30,8 +30,7 @@ VECTOR = 16  # numbers; on some processors a vector holds fewer, but never more
 
 def strip_size(shape: AttentionShape, dtype: torch.dtype = torch.float32) -> StripSize | None:
     """The kernel of a layer's heads, if their ranks are such that there is one."""
-    latent = shape.kv_latent or shape.q_latent
-    if latent or dtype not in REALS or max(shape.qk_rank, shape.v_rank) > LARGEST_RANK:
+    if dtype not in REALS or max(shape.qk_rank, shape.v_rank) > LARGEST_RANK:
         return None
     return StripSize(real=REALS[dtype], qk_rank=shape.qk_rank, v_rank=shape.v_rank)
 
@@ -49,11 +48,28 @@ class Between:
     rotated: int = 0
     rope_base: float = 0.0
 
-    def numbers(self, qkv: Tensor) -> tuple[int | float, ...]:
+    def forward(self, qkv: Tensor, *learned_and_allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs of the heads (B, T, HV), and two numbers per query that the backward pass needs."""
+        batch, tokens, _ = qkv.shape
+        heads = qkv.new_empty(batch, tokens, self.heads * self.size.v_rank)
+        largest, inverse = qkv.new_empty(2, batch, self.heads, tokens)
+        given = qkv, *self._turns(qkv), *learned_and_allowed, heads, largest, inverse
+        call(library(self.size).forward, given, *self._numbers(qkv))
+        return heads, largest, inverse
+
+    def backward(self, by_heads: Tensor, qkv: Tensor, *kept: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+        """Derivatives of queries, keys and values, and of the three learned; `kept` is what `forward` took and gave."""
+        by_qkv = torch.empty_like(qkv)
+        sums = [None if one is None else torch.zeros_like(one) for one in kept[:3]]
+        given = qkv, *self._turns(qkv), *kept, by_heads, by_qkv, *sums
+        call(library(self.size).backward, given, *self._numbers(qkv))
+        return by_qkv, sums
+
+    def _numbers(self, qkv: Tensor) -> tuple[int | float, ...]:
         counts = *qkv.shape[:2], self.heads, self.kv_heads, int(self.causal), self.rotated // 2
         return *counts, self.eps, self.scale
 
-    def turns(self, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _turns(self, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if not self.rotated:
             return None, None
         return _turns(qkv.shape[1], self.rotated, self.rope_base, qkv.dtype)
@@ -90,38 +106,47 @@ class StripAttention(torch.autograd.Function):
         allowed: Tensor | None,
         between: Between,
     ) -> Tensor:
-        batch, tokens, width = x.shape
-        x = x.reshape(-1, width)
-        qkv = times(x, weight, bias).view(batch, tokens, -1)
-        allowed = None if allowed is None else allowed.contiguous()
-        heads = x.new_empty(batch, tokens, output.shape[1])
-        largest, inverse = x.new_empty(2, batch, between.heads, tokens)
-        learned = query_norm, key_norm, logit_scale
-        tensors = qkv, *between.turns(qkv), *learned, allowed, heads, largest, inverse
-        call(library(between.size).forward, tensors, *between.numbers(qkv))
-        ctx.save_for_backward(x, weight, output, qkv, *learned, allowed, heads, largest, inverse)
+        leading, x = x.shape[:2], x.reshape(-1, x.shape[-1])
+        qkv = times(x, weight, bias).view(*leading, -1)
+        given = query_norm, key_norm, logit_scale, None if allowed is None else allowed.contiguous()
+        made = between.forward(qkv, *given)
+        ctx.save_for_backward(x, weight, output, qkv, *given, *made)
         ctx.between = between
-        return times(heads.flatten(0, 1), output, constant).view(batch, tokens, -1)
+        return times(made[0].flatten(0, 1), output, constant).view(*leading, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, output, qkv, *learned, allowed, heads, largest, inverse = ctx.saved_tensors
-        between: Between = ctx.between
-        asked = ctx.needs_input_grad
+        x, weight, output, qkv, *kept = ctx.saved_tensors
+        asked, heads = ctx.needs_input_grad, kept[4].flatten(0, 1)
         gradient = gradient.reshape(-1, gradient.shape[-1])
-        by_heads, by_qkv = times(gradient, output.mT), torch.empty_like(qkv)
-        sums = [None if one is None else torch.zeros_like(one) for one in learned]
-        tensors = qkv, *between.turns(qkv), *learned, allowed, heads, largest, inverse, by_heads, by_qkv, *sums
-        call(library(between.size).backward, tensors, *between.numbers(qkv))
+        by_qkv, sums = ctx.between.backward(times(gradient, output.mT), qkv, *kept)
         by_qkv = by_qkv.flatten(0, 1)
         return (
             times(by_qkv, weight.mT).view(*qkv.shape[:2], -1) if asked[0] else None,
             by_weight(by_qkv, x) if asked[1] else None,
             by_qkv.sum(0) if asked[2] else None,
-            by_weight(gradient, heads.flatten(0, 1)) if asked[3] else None,
+            by_weight(gradient, heads) if asked[3] else None,
             gradient.sum(0) if asked[4] else None,
             *sums,
             None,
             None,
         )
+
+
+class StripHeads(torch.autograd.Function):
+    """Heads alone, of queries, keys and values that are made elsewhere: (B, T, HR + GR + GV) give (B, T, HV)."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, allowed: Tensor | None, between: Between) -> Tensor:
+        given = None, None, None, None if allowed is None else allowed.contiguous()
+        qkv = qkv.contiguous()
+        made = between.forward(qkv, *given)
+        ctx.save_for_backward(qkv, *given, *made)
+        ctx.between = between
+        return made[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.between.backward(gradient.contiguous(), *ctx.saved_tensors)[0], None, None
