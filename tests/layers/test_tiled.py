@@ -12,6 +12,7 @@ from headwise.layers.cpu import compiled, tiled
 from headwise.layers.cpu.compiled import CrossEntropySize, NormSize
 from headwise.layers.cpu.mlp import mlp_size
 from headwise.layers.cpu.norm import norm_size
+from headwise.layers.cpu.strips import strip_size
 from headwise.layers.cpu.tiled import MOST_COLUMNS, attention_size, works
 from headwise.layers.paths import shared_weights
 from headwise.models.blocks import MLP
@@ -110,9 +111,10 @@ def test_a_plan_and_a_layer_agree_on_what_kernels_can_serve():
     sizes = {attention_size(run.model_shape.layers[0], tokens), mlp_size(16, "relu", False), norm_size("unit", 16)}
     assert resolve._kernels(run) == sizes
     other = run.replace(options=options.replace(qk_norm="rms", activation="gelu", norm="layer"))
-    assert resolve._kernels(other) == {mlp_size(16, "gelu", False), norm_size("layer", 16)}
-    wide = run.replace(shape="w24-h4-L2", options=options.replace(family="decoder", vocab=9))
-    assert resolve._kernels(wide) == {CrossEntropySize(capped=False)}
+    strips = strip_size(run.model_shape.layers[0])
+    assert resolve._kernels(other) == {strips, mlp_size(16, "gelu", False), norm_size("layer", 16)}
+    decoder = run.replace(shape="w24-h4-L2", options=options.replace(family="decoder", vocab=9))
+    assert resolve._kernels(decoder) == {strip_size(decoder.model_shape.layers[0]), CrossEntropySize(capped=False)}
     assert resolve._kernels(run.replace(execution=Execution(precision="bfloat16"))) == set()
 
 
@@ -281,28 +283,29 @@ def run_of(**changes):
         ({"shape": "w64-h1-m256"}, "generated"),
         ({"options": preset("encoder", hardmax=True)}, "generated"),  # for the MLP
         ({"steps": 10}, "fast"),
-        ({"shape": "w64-h64-g8-m0", "options": preset("encoder", norm="none")}, "fast"),
+        ({"shape": "w64-h64-g8-m0", "options": preset("encoder", norm="layer")}, "generated"),
         ({"options": preset("encoder", logit_scale=True, activation="gelu", norm="layer")}, "generated"),
-        ({"shape": "w60-h1-m256"}, "fast"),
+        ({"shape": "w60-h1-m256"}, "generated"),
+        ({"shape": "w64-h4-c8-m0", "options": preset("encoder", norm="none")}, "fast"),
     ],
 )
 def test_kernels_are_generated_where_that_pays(changes, path, monkeypatch):
-    monkeypatch.setattr(resolve, "_generated_wins", lambda: True)
+    monkeypatch.setattr(resolve, "_generated_wins", lambda kind: True)
     assert resolve.fitted([run_of(**changes)], Execution())[0].execution.path == path
 
 
 def test_a_path_that_was_asked_for_stays(monkeypatch):
-    monkeypatch.setattr(resolve, "_generated_wins", lambda: True)
+    monkeypatch.setattr(resolve, "_generated_wins", lambda kind: True)
     assert resolve.fitted([run_of()], Execution(path="plain"))[0].execution.path == "plain"
 
 
 def test_kernels_that_lose_the_race_are_not_used(monkeypatch):
-    monkeypatch.setattr(resolve, "_generated_wins", lambda: False)
+    monkeypatch.setattr(resolve, "_generated_wins", lambda kind: False)
     assert resolve.fitted([run_of()], Execution())[0].execution.path == "fast"
 
 
 def test_what_the_store_holds_keeps_the_path_it_ran_on(monkeypatch):
-    monkeypatch.setattr(resolve, "_generated_wins", lambda: True)
+    monkeypatch.setattr(resolve, "_generated_wins", lambda kind: True)
     with Store(":memory:") as store:
         before = run_of()
         store.add(before, RunResult(before.key, "done"))

@@ -6,9 +6,9 @@
 Letters: B batch, T queries, S keys, W width, H heads, G key/value heads, R qk_rank, V v_rank, C kv_latent, P rope_rank.
 
 Three paths compute the same thing and tests hold them equal: `fast` (one fused input projection and
-`scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but through a kernel of `tiled` where
-there is one for the layer) and `plain` (a few lines of matrix products). Only the plain path has forward-mode and
-double derivatives, vmap on every kernel, attention weights and hardmax.
+`scaled_dot_product_attention`, which picks the kernel), `generated` (the same, but through a compiled kernel where the
+layer's `kernel` says that there is one) and `plain` (a few lines of matrix products). Only the plain path has
+forward-mode and double derivatives, vmap on every kernel, attention weights and hardmax.
 
 With a latent (MLA) keys and values are expanded from it; from a cache, heads attend to the latent itself, with the
 expansion absorbed into queries and outputs, whenever that is fewer operations. A latent always passes an RMS norm, as
@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import AttentionSize
+from headwise.layers.cpu.compiled import AttentionSize, StripSize
+from headwise.layers.cpu.strips import Between, StripAttention, strip_size
 from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
 from headwise.layers.functional import angles, fast_attention, plain_attention, turn
 from headwise.layers.paths import Path, Pathed
@@ -132,12 +133,10 @@ class Attention(Pathed):
 
         With `need_weights` the attention weights (B, H, T, S) come second, through the plain path.
         """
-        given = (memory, values, mask, padding, pair_bias, cache, need_weights or None)
-        size = self._kernel(x) if all(one is None for one in given) else None
+        given = (memory, values, mask, pair_bias, cache, None if self.rope_base is None else positions)
+        size = self._kernel(x, padding) if all(one is None for one in given) and not need_weights else None
         if size is not None:
-            scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-            made, sums = self.prepared.get(self._merged if size.merged else self._factored)
-            return TiledAttention.apply(x, *made, size, self.shape.heads, scale, sums)
+            return self._by_kernel(x, padding, size)
         start = cache.length if cache else 0
         query, key, *value = self._project(x, memory, values)
         angles = self._angles(x, positions, start)
@@ -268,8 +267,7 @@ class Attention(Pathed):
         start: int,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        scale = self.inverse_temperature / math.sqrt(self.shape.qk_rank)
-        dropout = self.dropout if self.training else 0.0
+        scale, dropout = self._scale, self.dropout if self.training else 0.0
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
         plain = self.path == "plain" or self.hardmax or need_weights
         by_kernel = False
@@ -282,19 +280,64 @@ class Attention(Pathed):
             queries, keys, values, scale, _join(allowed, bias, values.dtype), by_kernel, dropout
         ), None
 
-    # ---- without anything between projections and softmax ---------------------------------------------------------
+    # ---- compiled kernels --------------------------------------------------------------------------------------
 
-    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | None:
-        """There are kernels where attention is a softmax of products and nothing else."""
-        ruled = self.causal or self.window is not None or self.hardmax
-        between = self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
-        bare = self.fused and not (ruled or between or (self.dropout and self.training))
-        return attention_size(self.shape, tokens, dtype) if bare else None
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | StripSize | None:
+        """One for short sequences where attention is a softmax of products and nothing else, and one for the rest.
 
-    def _kernel(self, x: Tensor) -> AttentionSize | None:
+        There is none for latents, windows, hardmax and dropout. With padding, the second serves whatever this says.
+        """
+        ruled = self.causal or self.query_norm is not None or self.logit_scale is not None or self.rope_base is not None
+        short = attention_size(self.shape, tokens, dtype) if self._served and not ruled else None
+        return short or self._strips(dtype)
+
+    def _strips(self, dtype: torch.dtype) -> StripSize | None:
+        return strip_size(self.shape, dtype) if self._served else None
+
+    @property
+    def _served(self) -> bool:
+        """Whether kernels know all that the layer does."""
+        dropped = self.dropout and self.training
+        known = all(norm is None or type(norm) is nn.RMSNorm for norm in (self.query_norm, self.key_norm))
+        return self.fused and known and self.window is None and not (self.hardmax or dropped)
+
+    def _kernel(self, x: Tensor, padding: Tensor | None = None) -> AttentionSize | StripSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
-        size = self.kernel(x.shape[1], x.dtype) if self.path == "generated" and x.dim() == 3 else None
-        return size if size and served(x, self.input.weight, self.shape.width) else None
+        if self.path != "generated" or x.dim() != 3:
+            return None
+        if padding is not None and (padding.dtype != torch.bool or padding.shape != x.shape[:2]):
+            return None
+        size = self.kernel(x.shape[1], x.dtype) if padding is None else self._strips(x.dtype)
+        return size if size and served(x, self.input.weight, self.shape.width, size) else None
+
+    def _by_kernel(self, x: Tensor, padding: Tensor | None, size: AttentionSize | StripSize) -> Tensor:
+        if isinstance(size, AttentionSize):
+            made, sums = self.prepared.get(self._merged if size.merged else self._factored)
+            output: Tensor = TiledAttention.apply(x, *made, size, self.shape.heads, self._scale, sums)
+            return output
+        norms = self.query_norm, self.key_norm
+        learned = *(None if norm is None else norm.weight for norm in norms), self.logit_scale
+        weights = self.input.weight, self.input.bias, self.output.weight, self.output.bias
+        output = StripAttention.apply(x, *weights, *learned, padding, self._between(size))
+        return self._scaled(output)
+
+    def _between(self, size: StripSize) -> Between:
+        eps = None if self.query_norm is None else self.query_norm.eps
+        torchs = torch.finfo(self.input.weight.dtype).eps  # what a norm without its own takes
+        return Between(
+            size,
+            self.shape.heads,
+            self.shape.kv_heads,
+            self._scale,
+            self.causal,
+            -1.0 if self.query_norm is None else torchs if eps is None else eps,
+            0 if self.rope_base is None else self.shape.rotated,
+            self.rope_base or 0.0,
+        )
+
+    @property
+    def _scale(self) -> float:
+        return self.inverse_temperature / math.sqrt(self.shape.qk_rank)
 
     def _factored(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         output, bias = self._scaled(self.output.weight.mT).contiguous(), self.output.bias

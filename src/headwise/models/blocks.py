@@ -48,7 +48,7 @@ class Norm(Pathed):
         """x + added (x, if nothing is), and its norm: one visit to each token on the `generated` path."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
         weight = self.weight if self.scale is None else self.scale
-        if size is not None and served(x, x if weight is None else weight, self.width):
+        if size is not None and served(x, x if weight is None else weight, self.width, size):
             total, normed = TiledNorm.apply(x, added, weight, self.bias, self.eps, size)
             return total, normed
         x = x if added is None else x + added
@@ -137,7 +137,7 @@ class MLP(Pathed):
     def _kernel(self, x: Tensor) -> MLPSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        return size if size and served(x, self.input.weight, self.input.in_features) else None
+        return size if size and served(x, self.input.weight, self.input.in_features, size) else None
 
     def _panels(self) -> tuple[Tensor, ...]:
         return panelled(self.input.weight, self.input.bias, self.output.weight, self.output.bias, self.gated)
@@ -156,7 +156,7 @@ class CrossEntropy(Pathed):
     def forward(self, x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor) -> Tensor:
         """Of (N, width), (vocab, width), (vocab), (N) and (N)."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        if size is not None and served(x, table, table.shape[1]):
+        if size is not None and served(x, table, table.shape[1], size):
             loss: Tensor = FusedCrossEntropy.apply(x, table, bias, labels, weights, self.softcap, size)
             return loss
         logits = self.capped(F.linear(x, table, bias))

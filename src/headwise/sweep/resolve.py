@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal
 
-from headwise.layers.cpu.compiled import KernelSize
+from headwise.layers.cpu.compiled import KernelSize, StripSize
 from headwise.options import FACTS, ModelOptions
 from headwise.spec import SpecError
 from headwise.store.store import Store
@@ -15,6 +15,7 @@ from headwise.sweep.plan import Watch, sample_tokens, work
 from headwise.training.run import Execution, Run
 
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5
+RACES = {"tiles": ("w64-h64-r2", 16), "strips": ("w64-h4", 64)}  # a layer and its sequences' length
 FLOPS_WORTH = 2 * 10**10  # of a run: a second or so, which is what compiling a kernel takes
 
 
@@ -53,11 +54,9 @@ def fitted(
     """
     stored = {_identity(run): run for run, _ in store.runs(status="done")} if store else {}
     planned = [_with_data(run, sources or {}).replace(execution=execution) for run in runs]
-    asked = execution.path != "fast"
-    pays = [not asked and work(run) >= FLOPS_WORTH and bool(_kernels(run)) for run in planned]
-    if any(pays) and _generated_wins():
+    if execution.path == "fast":
         generated = execution.replace(path="generated")
-        planned = [run.replace(execution=generated) if paid else run for run, paid in zip(planned, pays, strict=True)]
+        planned = [run.replace(execution=generated) if _pays(run) else run for run in planned]
     return [stored.get(_identity(run), run) for run in planned]
 
 
@@ -97,6 +96,13 @@ def _read(spec: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"source": task.source, "content": task.content}, facts
 
 
+def _pays(run: Run) -> bool:
+    """Whether a run is long enough for kernels, has some, and they win here."""
+    kernels = _kernels(run) if work(run) >= FLOPS_WORTH else frozenset()
+    strips = any(isinstance(size, StripSize) for size in kernels)
+    return bool(kernels) and _generated_wins("strips" if strips else "tiles")
+
+
 def _kernels(run: Run) -> frozenset[KernelSize]:
     """The compiled kernels that a run could use."""
     execution = run.execution
@@ -129,7 +135,7 @@ def compile_kernels(runs: Iterable[Run], watch: Watch) -> None:
 
 
 @cache
-def _generated_wins() -> bool:
+def _generated_wins(kind: Literal["tiles", "strips"]) -> bool:
     """A race of one small layer, trained both ways."""
     import torch
 
@@ -141,9 +147,10 @@ def _generated_wins() -> bool:
     use_one_core()
     if not works():
         return False
-    tokens, times = torch.randn(32, 16, 64), {"fast": math.inf, "generated": math.inf}
+    shape, length = RACES[kind]
+    tokens, times = torch.randn(512 // length, length, 64), {"fast": math.inf, "generated": math.inf}
     for path in RACE_ORDER:
-        layer = Attention(AttentionShape.parse("w64-h64-r2"), path=path)
+        layer = Attention(AttentionShape.parse(shape), causal=kind == "strips", path=path)
         layer(tokens).sum().backward()
         start = time.perf_counter()
         layer(tokens).sum().backward()

@@ -13,7 +13,6 @@ from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.swap.carry import Carried, even_pairs
 from headwise.layers.attention import Angles, Attention
-from headwise.layers.cpu.compiled import AttentionSize
 from headwise.layers.functional import turn
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
@@ -42,8 +41,9 @@ class HostAttention(Attention):
         pairs = self.pairs[:count] if count < groups else self.pairs.repeat_interleave(count // groups, dim=0)
         return turn(heads, *(table[..., pairs].movedim(-2, 1) for table in angles))  # (B, T, H, P/2) to (B, H, T, P/2)
 
-    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> AttentionSize | None:
-        return super().kernel(tokens, dtype) if self.pairs is None else None
+    @property
+    def _served(self) -> bool:
+        return super()._served and self.pairs is None
 
 
 @dataclass

@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -47,6 +49,13 @@ class AttentionSize(KernelSize):
     group: int  # heads at a time
     unit: int  # columns at a time: whole samples
     merged: bool  # queries and keys as one matrix, values and outputs as another
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripSize(KernelSize):
+    source: ClassVar[str] = "strip_attention"
+    qk_rank: int
+    v_rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +101,27 @@ def uncompiled(sizes: Iterable[KernelSize]) -> list[KernelSize]:
 
 
 def prepare(sizes: Iterable[KernelSize]) -> None:
-    """Compile them all at once, before workers need them one by one."""
+    """Compile them all at once, before workers need them one by one; what fails is their fallback's (`usable`)."""
+
+    def attempt(size: KernelSize) -> None:
+        with suppress(OSError, subprocess.SubprocessError):
+            _compiled(size)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_compile, map(_command, sizes)))
+        list(pool.map(attempt, sizes))
+
+
+@cache
+def usable(size: KernelSize) -> bool:
+    """Whether it can be compiled and loaded here; if not, a warning says why, once."""
+    try:
+        library(size)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+        reason = next((line for line in said if "error" in line), str(error))
+        warnings.warn(f"{size} could not be compiled or loaded, so torch's kernels serve: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 @cache

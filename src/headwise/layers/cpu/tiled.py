@@ -16,6 +16,7 @@ Letters: B batch, T tokens, W width, H heads, R qk_rank, V v_rank, M hidden unit
 
 import math
 import subprocess
+import warnings
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.layers.cpu.compiled import AttentionSize, call, library, tried
+from headwise.layers.cpu.compiled import AttentionSize, KernelSize, call, library, tried, usable
 from headwise.shape import AttentionShape, qkv_rows
 
 REALS = {torch.float32: "float", torch.float64: "double"}
@@ -170,10 +171,22 @@ library.backward(*[room] * 18, *numbers)
 """
 
 
-def served(x: Tensor, weight: Tensor, width: int) -> bool:
-    """Whether kernels can take such tokens to such weights: on a processor, of one type, not lowered by autocast."""
+def served(x: Tensor, weight: Tensor, width: int, size: KernelSize | None = None) -> bool:
+    """Whether kernels can take such tokens to such weights: on a processor, of one type, not lowered by autocast.
+
+    Where kernels do not work, or this one cannot be compiled or loaded, torch's serve, and a warning says so once.
+    """
     alike = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype and x.shape[-1] == width
-    return alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu") and works()
+    asked = alike and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
+    return asked and _working() and (size is None or usable(size))
+
+
+@cache
+def _working() -> bool:
+    if not works():
+        warnings.warn("compiled kernels do not work here, so torch's kernels serve: `headwise doctor`", stacklevel=2)
+        return False
+    return True
 
 
 @cache

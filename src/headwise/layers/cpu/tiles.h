@@ -1,5 +1,4 @@
-// Products of small matrices in registers, for tiled_attention.cpp and tiled_mlp.cpp (tiled_norm.cpp uses only
-// its vectors); tiled.py says why.
+// Products of small matrices in registers, and functions of vectors, for the kernels beside this file.
 //
 // A tile is some rows and one or two vectors of columns of a product. Each step of its sum loads the vectors of the right
 // factor's row and multiplies them by one number of the left factor for each row, from wherever that stands: DOWN is how
@@ -10,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -112,4 +112,65 @@ static inline void product(const REAL* left, const REAL* right, int count, Start
     };
     for (int column = 0; column < pairs; column += 2 * LANES) tiles<ROWS, 2>(with(column));
     if constexpr (pairs < COLUMNS) tiles<ROWS, 1>(with(pairs));
+}
+
+// ---- functions of vectors -------------------------------------------------------------------------------------------
+
+// 2 to the x, for x not above 0 but by rounding; 0 where no float is so small.
+static inline vec power_of_two(vec x) {
+    if constexpr (sizeof(REAL) == 8) {
+        for (int lane = 0; lane < LANES; lane++) x[lane] = std::exp2(x[lane]);
+        return x;
+    } else {
+        typedef int32_t integers __attribute__((vector_size(BYTES)));
+        const REAL shift = 12582912 + 127;  // 1.5 · 2²³ rounds to an integer, 127 is what exponents are stored with
+        vec shifted = x + shift;
+        vec f = x - (shifted - shift);  // -½ to ½; the polynomial is within 8e-8 of 2 to the f
+        vec p = 0.00132764725f * f + 0.00967554096f;
+        p = p * f + 0.0555071309f;
+        p = p * f + 0.240221202f;
+        p = p * f + 0.693146944f;
+        p = p * f + 1.00000012f;
+        p *= (vec)((integers)shifted << 23);  // the integer's bits, moved to where an exponent stands
+        return x < -126 ? vec{} : p;
+    }
+}
+
+// Lanes of two vectors, the second's counted on from the first's
+template <int... LANE> static inline vec picked(vec a, vec b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else
+    typedef std::conditional_t<sizeof(REAL) == 4, int32_t, int64_t> integer;
+    typedef integer integers __attribute__((vector_size(BYTES)));
+    return __builtin_shuffle(a, b, integers{LANE...});
+#endif
+}
+
+// Of two rows, every second STEP columns of the one and of the other, from the first and from the second such columns
+template <int STEP, int... I> static inline void exchange(vec& a, vec& b, std::integer_sequence<int, I...>) {
+    const vec first = picked<(I & STEP ? LANES + I - STEP : I)...>(a, b);
+    b = picked<(I & STEP ? LANES + I : I + STEP)...>(a, b);
+    a = first;
+}
+
+template <int STEP> static inline void exchange(vec& a, vec& b) {
+    exchange<STEP>(a, b, std::make_integer_sequence<int, LANES>());
+}
+
+// m = mᵀ: halves are exchanged, then quarters, and so on
+template <int STEP = LANES / 2> static inline void transpose(vec (&m)[LANES]) {
+    UNROLL for (int i = 0; i < LANES; i++)
+        if (!(i & STEP)) exchange<STEP>(m[i], m[i + STEP]);
+    if constexpr (STEP > 1) transpose<STEP / 2>(m);
+}
+
+// The sums of the rows of m, in order
+template <int STEP = LANES / 2> static inline vec sums(vec (&m)[LANES]) {
+    UNROLL for (int i = 0; i < STEP; i++) {
+        exchange<STEP>(m[i], m[i + STEP]);
+        m[i] += m[i + STEP];
+    }
+    if constexpr (STEP > 1) return sums<STEP / 2>(m);
+    return m[0];
 }
