@@ -15,6 +15,7 @@ from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from helpers.commands import as_json, headwise
 
+DOCS = FILE.parents[4] / "docs" / "results"
 FACTS = {"source": "Paper", "url": "https://arxiv.org/abs/1", "year": 2024, "trust": "read-primary", "task": "text"}
 FACTS |= {"base": "a model", "metric": "loss", "unit": "loss", "better": "lower", "seeds": "1", "kind": "quality"}
 
@@ -134,14 +135,13 @@ def test_labs_that_agree_predict_each_other_and_coins_do_not():
     assert score.brier < 0.1
     split = [row(f"lab{i}", 0.01 if i % 2 else -0.01) for i in range(8)]
     assert leave_one_out(split).scores[0].hits["forecast"] == 0.0  # the others always lean to the other side
-    assert leave_one_out(split).scores[0].brier > 2 / 3
+    assert leave_one_out(split).scores[0].brier > 0.5  # worse than a coin
 
 
 def test_a_lab_counts_once_and_is_never_its_own_witness():
     rows = [row("A", 0.01)] * 9 + [row("B", -0.01), row("C", -0.01)]
     score = leave_one_out(rows).scores[0]
     assert score.labs == 3
-    assert score.hits["forecast"] == 0.0 + 0.0 or score.hits["forecast"] < 1
     assert score.hits["more is better"] == pytest.approx(1 / 3)
 
 
@@ -151,7 +151,7 @@ def test_the_published_table_is_what_the_docs_say():
     records = {record["axis"]: record for record in test.records()}
     assert (records["all"]["labs"], records["five labs or more"]["labs"]) == (63, 50)
     assert records["qk_rank"]["forecast"] is None  # four labs
-    page = (FILE.parents[4] / "docs" / "results" / "evidence.md").read_text()
+    page = (DOCS / "evidence.md").read_text()
     for record in test.records():
         if record["brier"] is not None:
             cells = " | ".join(f"{record[name]:.2f}" for name in METHODS)
@@ -162,7 +162,7 @@ def test_the_published_table_is_what_the_docs_say():
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_and_the_call(tmp_path):
+def test_the_command_and_the_call():
     rows = as_json("evidence", "--axis", "kv_heads", "--near", "gpt2", "--held", "params")
     assert rows == hw.evidence("kv_heads", "gpt2", "params").as_dict()
     assert {one["axis"] for one in rows} == {"kv_heads"}
@@ -171,10 +171,15 @@ def test_the_command_and_the_call(tmp_path):
     assert hw.evidence().table.height == 202 + sum(one["lab"] == OWN for one in as_json("evidence"))
     for words in ([], ["--axis", "heads"], ["--test"]):
         assert all(len(line) <= 80 for line in headwise("evidence", *words).stdout.splitlines())
-    files = as_json("evidence", "--axis", "kv_heads", "--out", str(tmp_path))["files"]
-    assert [name.rpartition("/")[2] for name in files] == [
-        "evidence.md", "evidence-calibration.png", "evidence-kv-heads.png",
-    ]  # fmt: skip
+    assert as_json("evidence", "--axis", "qk_rank", "--test")["scores"][0]["forecast"] is None
+
+
+def test_the_page_and_its_charts(tmp_path):
+    names = [file.name for file in hw.write_evidence(hw.evidence(), tmp_path)]
+    assert names[:3] == ["evidence.md", "evidence-calibration.png", "evidence-kv-heads.png"]
+    assert len(names) == 12
+    assert (tmp_path / "evidence.md").read_text() == (DOCS / "evidence.md").read_text()  # headwise evidence --out
+    assert (tmp_path / names[1]).read_bytes().startswith(b"\x89PNG")
 
 
 def test_our_own_claims_have_the_same_form():

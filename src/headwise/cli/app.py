@@ -183,11 +183,10 @@ def shapes(
         return show_or_json(headwise.known_models(), as_json, lambda models: [known_table(models)])
     if not shape:
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
+    tokens = read_count(context, "context")
     if hold == "time":
         with progress("measuring a training step of each shape") as on_progress:
-            times = headwise.equal_time(
-                shape, vary=listed(vary), context=read_count(context, "context"), on_progress=on_progress
-            )
+            times = headwise.equal_time(shape, vary=listed(vary), context=tokens, on_progress=on_progress)
         return show_or_json(times, as_json, times_table)
     rows = headwise.equal_cost(
         shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=read_count(context, "context")

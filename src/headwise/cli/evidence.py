@@ -35,8 +35,11 @@ def evidence(
     """Show published comparisons of shapes, weighed by lab, beside our own claims."""
     import headwise
     from headwise.report.evidence import evidence_lines, self_test_lines
+    from headwise.spec import SpecError
 
     rows = headwise.evidence(axis, near, held, store=store, results=from_)
+    if out is not None and (axis or held):
+        raise SpecError("the page is of all rows: leave out --axis and --held")
     if out is not None:
         files = [str(file) for file in headwise.write_evidence(rows, out)]
         return print_json({"files": files}) if as_json else typer.echo("\n".join(files))

@@ -26,9 +26,11 @@ points; worse) from the other labs. Each lab and axis counts once. Over all {all
 {enough[forecast]:.0%}, against {enough[majority]:.0%}, {enough[no difference]:.0%} and {enough[more is better]:.0%}.
 Its Brier score is {all[brier]:.2f}; guessing has 0.67.
 
-It names more than all three baselines on: {best}. It does not on: {rest}. How dose and distance in scale count in the
-forecast was chosen by looking at these same rows, so its column says what is right *after the fact*; the baselines were
-not chosen. Nearly all rows are one seed.
+It names more than all three baselines on: {best}.
+It does not on: {rest}.
+
+How dose and distance in scale count in the forecast was chosen by looking at these same rows, so its column says what
+is right *after the fact*; the baselines were not chosen. Nearly all rows are one seed.
 
 {scores}
 

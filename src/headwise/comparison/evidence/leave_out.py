@@ -69,6 +69,8 @@ class LeaveOneOut(Shown):
     @property
     def headline(self) -> str:
         last = self.scores[-1]
+        if not last.labs:
+            return "No labs to leave out"
         said = ", ".join(f"{name} {last.hits[name]:.2f}" for name in METHODS)
         return f"Direction named, {last.labs} labs × axes: {said}; Brier score {last.brier:.2f} (uniform 0.67)"
 
@@ -153,6 +155,8 @@ def _likeliest(chances: dict[Effect, float]) -> Effect:
 
 def score_of(family: str, guesses: Sequence[Guess]) -> Score:
     whole = sum(guess.weight for guess in guesses)
+    if not guesses:
+        return Score(family, 0, dict.fromkeys(METHODS, 0.0), 0.0)
     hits = {name: sum(g.weight * (g.named[name] == g.found) for g in guesses) / whole for name in METHODS}
     errors = [sum((g.forecast[e] - (e == g.found)) ** 2 for e in EFFECTS) * g.weight for g in guesses]
     return Score(family, round(whole), hits, sum(errors) / whole)

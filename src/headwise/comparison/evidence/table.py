@@ -1,6 +1,7 @@
 """The evidence as a call: `headwise.evidence(axis="kv_heads", near="gpt2").table`."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from headwise.ledger.judge import Judgement
 from headwise.ledger.standing import ledger_of
 from headwise.shown import Shown
 from headwise.spec import SpecError
-from headwise.store.opening import StoreLike, opened
+from headwise.store.opening import StoreLike, opened, shipped_results
+from headwise.store.store import Store
 from headwise.studies import load
 
 FAMILIES = (
@@ -105,5 +107,19 @@ def evidence(
 
 def judged_claims(store: StoreLike = None, results: str | Path | None = None) -> list[Judgement]:
     """The claims that are evidence, judged from a store, from Parquet files, or from the results that are shipped."""
-    with opened(store, results, shipped=True) as source:
-        return ledger_of([load(name) for name in STUDIES], source)
+    shipped = shipped_results() if store is None and results is None else None
+    if shipped:
+        return list(_judged_once(shipped))
+    with opened(store, results) as source:
+        return _judged(source)
+
+
+@cache
+def _judged_once(shipped: Path) -> tuple[Judgement, ...]:
+    """What is shipped does not change."""
+    with opened(results=shipped) as source:
+        return tuple(_judged(source))
+
+
+def _judged(source: Store) -> list[Judgement]:
+    return ledger_of([load(name) for name in STUDIES], source)
