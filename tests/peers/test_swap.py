@@ -474,3 +474,9 @@ def test_a_latent_is_saved_and_loaded(tmp_path):
     back = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
     given = inputs("llama", torch.float32, "none")
     assert torch.equal(run(back.eval(), given), run(new.eval(), given))
+
+
+def test_names_that_the_guide_gives_for_lora():
+    new, _ = swapped(make("qwen3", torch.float32), "w32-h4-r12-g2")
+    linears = {name for name, module in new.named_modules() if isinstance(module, nn.Linear) and ".self_attn" in name}
+    assert {name.split("self_attn.")[1] for name in linears} == {"headwise.input", "headwise.output"}

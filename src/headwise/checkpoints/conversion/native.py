@@ -184,6 +184,8 @@ def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
 @torch.no_grad()
 def fill_attention(attention: Any, old: Any, heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> None:
     """Give a layer's new attention the old heads in its sizes; `old` is the module they come from."""
+    if shape != heads.shape and heads.rotated != heads.shape.qk_rank:
+        raise SpecError("heads are joined and cut by their frequencies, and in this model some layers do not turn")
     if shape.kv_latent:
         return _fill_latent(attention, _without_norms(heads, seen), shape, seen)
     if shape == heads.shape:
