@@ -215,9 +215,9 @@ def convert(
 ) -> Conversion:
     """Write a smaller model to a new folder; see the module's first lines.
 
-    One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. `heal` is seconds, or
-    '30m': so long it is trained to say what the original says; `steps` are those of each layer's fit. Interrupted, healing continues with the same call. A
-    model of llama2.c, with its `tokenizer`, is first written as a Llama; without a target that is all.
+    One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. `steps` are of each
+    layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says. Interrupted, healing
+    continues with the same call. A model of llama2.c, with its `tokenizer`, is written as a Llama, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}

@@ -77,7 +77,7 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         )
     rank = wanted.get("qk_rank", old.qk_rank)
     heads = wanted.get("heads", old.heads)
-    each = old.heads // old.kv_heads
+    each = old.group
     kv_heads = wanted.get("kv_heads") or (old.kv_heads if heads % old.kv_heads == 0 else heads // each)
     if heads > old.heads or kv_heads > old.kv_heads or rank > old.qk_rank or rank % 2 or not kv_heads:
         raise SpecError(f"--to '{text}' is larger than {old} or has an odd rank: conversion makes models smaller")
@@ -224,7 +224,7 @@ def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) 
     carried = heads.output.double() @ heads.each_head(heads.value.double())
     scores = ((carried @ second) * carried).sum((1, 2)).unflatten(0, (len(heads.key), -1))  # (G, H/G)
     if shape.kv_heads == len(heads.key):
-        each = scores.topk(shape.heads // shape.kv_heads, dim=1).indices.sort(1).values
+        each = scores.topk(shape.group, dim=1).indices.sort(1).values
         groups = torch.arange(len(heads.key))
     else:
         groups = scores.sum(1).topk(shape.kv_heads).indices.sort().values
