@@ -30,7 +30,7 @@ ROWS = (
 
 
 class TableReader(SeparateReader):
-    family = "table"
+    family = "opt, clip, siglip"
     model_types = frozenset(kind for row in ROWS for kind in row.types)
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.q_proj\.weight"
     mlp_names: ClassVar[dict[str, int]] = {"fc1.weight": 0, "mlp.fc1.weight": 0}
