@@ -77,6 +77,38 @@ FAMILIES = {
         {**LLAMA, "rope_parameters": GEMMA3, "layer_types": ["sliding_attention", "full_attention"]},
         "w32-h4-r12-g2-L2-m48",
     ),
+    "granite": (
+        "GraniteForCausalLM",
+        "GraniteConfig",
+        {**TEXT, **ROPE, "num_key_value_heads": 2, "attention_multiplier": 0.2},
+        "w32-h4-g2-L2-m48",
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        "SmolLM3Config",
+        {**TEXT, **ROPE, "num_key_value_heads": 2, "no_rope_layers": [1, 1]},
+        "w32-h4-g2-L2-m48",
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        "Starcoder2Config",
+        {**TEXT, **ROPE, "num_key_value_heads": 2},
+        "w32-h4-g2-L2-m48",
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {**TEXT, "ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 24},
+        "w32-h4-L2-m48",
+    ),
+    "clip text": (
+        "CLIPTextModel",
+        "CLIPTextConfig",
+        {**TEXT, "max_position_embeddings": 24, "eos_token_id": 2},
+        "w32-h4-L2-m48",
+    ),
+    "clip vision": ("CLIPVisionModel", "CLIPVisionConfig", IMAGE, "w32-h4-L2-m48"),
+    "siglip vision": ("SiglipVisionModel", "SiglipVisionConfig", IMAGE, "w32-h4-L2-m48"),
     "nanochat": ("NanoChatForCausalLM", "NanoChatConfig", {**LLAMA, "head_dim": 8}, "w32-h4-g2-L2-m48"),
     "gpt2": (
         "GPT2LMHeadModel",

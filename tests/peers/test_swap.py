@@ -447,3 +447,36 @@ def test_a_layer_that_computes_something_else_is_refused():
         None,
     )
     assert "computes something else than headwise does" in refused(model, "w32-h4-r12-g2")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "bert that decodes"])
+def test_a_swapped_model_is_saved_and_loaded(name, tmp_path):
+    """By transformers itself, through the code in the folder."""
+    shape = AttentionShape.parse(MODELS[name][3])
+    new, _ = swapped(make(name, torch.float32), shape.replace(v_rank=5))
+    new.save_pretrained(tmp_path / "model")
+    auto = {"ForCausalLM": hf.AutoModelForCausalLM, "LMHeadModel": hf.AutoModelForCausalLM}
+    auto |= {"ForMaskedLM": hf.AutoModelForMaskedLM, "ForImageClassification": hf.AutoModelForImageClassification}
+    kind = next((one for end, one in auto.items() if type(new).__name__.endswith(end)), hf.AutoModel)
+    back, told = kind.from_pretrained(tmp_path / "model", trust_remote_code=True, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert [str(layer.shape) for layer in attention_of(back)] == [str(layer.shape) for layer in attention_of(new)]
+    given = inputs(name, torch.float32, "none")
+    assert torch.equal(run(back.eval(), given), run(new.eval(), given))
+    back.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / "modeling_headwise.py").exists()
+
+
+def test_a_latent_is_saved_and_loaded(tmp_path):
+    new, _ = swapped(make("llama", torch.float32), "w32-h4-r12-c8-p4", fresh=True)
+    new.save_pretrained(tmp_path / "model")
+    back = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    given = inputs("llama", torch.float32, "none")
+    assert torch.equal(run(back.eval(), given), run(new.eval(), given))
+
+
+def test_names_that_the_guide_gives_for_lora():
+    new, _ = swapped(make("qwen3", torch.float32), "w32-h4-r12-g2")
+    linears = {name for name, module in new.named_modules() if isinstance(module, nn.Linear) and ".self_attn" in name}
+    assert {name.split("self_attn.")[1] for name in linears} == {"headwise.input", "headwise.output"}

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from headwise.shape import AttentionShape
 from headwise.spec import SpecError, read_json_text, read_text
 
 SHARD_BYTES = 2**30  # of tensors in memory before they are written
@@ -182,7 +183,7 @@ def llama2c_sizes(file: Path) -> tuple[int, ...] | None:
     width, hidden, depth, heads, kv_heads, vocab, context = sizes
     if min(width, hidden, depth, heads, kv_heads, context) < 1 or not vocab or width % heads:
         return None
-    rank = width // heads
+    rank = AttentionShape(width=width, heads=heads).qk_rank
     layer = 2 * width * width + 2 * kv_heads * rank * width + 3 * hidden * width + 2 * width
     numbers = abs(vocab) * width * (2 if vocab < 0 else 1) + depth * layer + width + context * rank
     return sizes if file.stat().st_size == _LLAMA2C.size + 4 * numbers else None

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headwise.checkpoints.files import check_new, llama2c_sizes, write_config, write_weights
 from headwise.checkpoints.rotary import in_halves
+from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
 HEADER = 28  # bytes of seven numbers
@@ -40,7 +41,7 @@ def write_llama2c(file: str | Path, out: str | Path, tokenizer: str | Path | Non
 def _sections(numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Every block of the file, in order."""
     width, hidden, depth, heads, kv_heads, vocab, context = numbers
-    rank = width // heads
+    rank = AttentionShape(width=width, heads=heads).qk_rank
     kv = kv_heads * rank
     blocks: dict[str, tuple[int, ...]] = {
         "model.embed_tokens": (abs(vocab), width),
@@ -62,7 +63,7 @@ def _sections(numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 def _named(file: Path, numbers: tuple[int, ...]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     start = HEADER
-    rank = numbers[0] // numbers[3]
+    rank = AttentionShape(width=numbers[0], heads=numbers[3]).qk_rank
     for name, size in _sections(numbers).items():
         block = torch.from_numpy(np.fromfile(file, "<f4", int(np.prod(size)), offset=start).reshape(size))
         start += 4 * block.numel()
@@ -86,7 +87,7 @@ def _config(numbers: tuple[int, ...]) -> dict[str, Any]:
         "num_hidden_layers": depth,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
-        "head_dim": width // heads,
+        "head_dim": AttentionShape(width=width, heads=heads).qk_rank,
         "max_position_embeddings": context,
         "rms_norm_eps": 1e-5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},

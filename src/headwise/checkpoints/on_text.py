@@ -130,7 +130,12 @@ def load_model(folder: Path, attention: str | None = "eager") -> tuple[Any, Any]
     transformers.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
-        kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+        name = (config.architectures or ["AutoModel"])[0]
+        kind = getattr(transformers, name, transformers.AutoModel)
+        from headwise.checkpoints.swap.saved import ENTRY, PREFIX, swapped_class  # which needs truncation, which this
+
+        if hasattr(config, ENTRY):  # swapped: headwise's own class, without running the folder's code
+            kind = swapped_class(name.removeprefix(PREFIX))
         options = {"dtype": torch.float32} | ({"attn_implementation": attention} if attention else {})
         model, loaded = kind.from_pretrained(folder, output_loading_info=True, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

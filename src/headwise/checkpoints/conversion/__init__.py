@@ -209,15 +209,15 @@ def convert(
     data: str | Path | None = None,
     heal: float | str | None = None,
     tokenizer: str | Path | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
     watch: Layers | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Conversion:
     """Write a smaller model to a new folder; see the module's first lines.
 
-    One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. `heal` is seconds, or
-    '30m': so long it is trained to say what the original says. Interrupted, healing continues with the same call. A
-    model of llama2.c, with its `tokenizer`, is first written as a Llama; without a target that is all.
+    One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. `steps` are of each
+    layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says. Interrupted, healing
+    continues with the same call. A model of llama2.c, with its `tokenizer`, is written as a Llama, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}
@@ -229,6 +229,7 @@ def convert(
         return _from_llama2c(source, folder, tokenizer)
     if sum(value is not None for value in asked.values()) != 1:
         raise SpecError("give one of --to SHAPE, --kv 50%, --params 70% and --loss +1%: what the model shall become")
+    steps = STEPS if steps is None else steps
     seconds = read_budget(heal) if isinstance(heal, str) else heal
     if seconds is not None and data is None:
         raise SpecError("--heal trains on text: give --data TEXT")

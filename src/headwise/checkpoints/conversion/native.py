@@ -77,7 +77,7 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         )
     rank = wanted.get("qk_rank", old.qk_rank)
     heads = wanted.get("heads", old.heads)
-    each = old.heads // old.kv_heads
+    each = old.group
     kv_heads = wanted.get("kv_heads") or (old.kv_heads if heads % old.kv_heads == 0 else heads // each)
     if heads > old.heads or kv_heads > old.kv_heads or rank > old.qk_rank or rank % 2 or not kv_heads:
         raise SpecError(f"--to '{text}' is larger than {old} or has an odd rank: conversion makes models smaller")
@@ -184,6 +184,8 @@ def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
 @torch.no_grad()
 def fill_attention(attention: Any, old: Any, heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> None:
     """Give a layer's new attention the old heads in its sizes; `old` is the module they come from."""
+    if shape != heads.shape and heads.rotated != heads.shape.qk_rank:
+        raise SpecError("heads are joined and cut by their frequencies, and in this model some layers do not turn")
     if shape.kv_latent:
         return _fill_latent(attention, _without_norms(heads, seen), shape, seen)
     if shape == heads.shape:
@@ -222,7 +224,7 @@ def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) 
     carried = heads.output.double() @ heads.each_head(heads.value.double())
     scores = ((carried @ second) * carried).sum((1, 2)).unflatten(0, (len(heads.key), -1))  # (G, H/G)
     if shape.kv_heads == len(heads.key):
-        each = scores.topk(shape.heads // shape.kv_heads, dim=1).indices.sort(1).values
+        each = scores.topk(shape.group, dim=1).indices.sort(1).values
         groups = torch.arange(len(heads.key))
     else:
         groups = scores.sum(1).topk(shape.kv_heads).indices.sort().values

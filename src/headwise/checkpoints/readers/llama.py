@@ -1,4 +1,7 @@
-"""Llama, Mistral, Qwen and Gemma: four linear layers, rotary, grouped keys; some normalise queries and keys."""
+"""Llama, Mistral, Qwen, Gemma, Granite, SmolLM3 and StarCoder 2: four linear layers, rotary, grouped keys.
+
+Some normalise queries and keys.
+"""
 
 from typing import Any, ClassVar
 
@@ -14,12 +17,17 @@ from headwise.shape import AttentionShape
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3_text")
 
 
+_LIKE_LLAMA = ("granite", "smollm3", "starcoder2")
+
+
 class LlamaReader(SeparateReader):
     family = "llama"
-    model_types = frozenset({"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", *_GEMMA})
+    model_types = frozenset(
+        {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", *_GEMMA, *_LIKE_LLAMA}
+    )
     signature = r"(?P<layer>(.*\.)?layers\.\d+\.)self_attn\.k_proj\.weight"
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-    mlp_names: ClassVar[dict[str, int]] = {"mlp.down_proj.weight": 1}
+    mlp_names: ClassVar[dict[str, int]] = {"mlp.down_proj.weight": 1, "mlp.c_fc.weight": 0}
     causal = True
 
     def __init__(self, weights: Weights, heads: int | None = None) -> None:
@@ -32,6 +40,8 @@ class LlamaReader(SeparateReader):
     def described(cls, config: dict[str, Any]) -> Known | None:
         config = config.get("text_config") or config
         kind = config["model_type"]
+        if kind == "starcoder2":  # its MLP is not gated
+            return None
         sizes = {"width": stated(config, "hidden_size"), "heads": stated(config, "num_attention_heads")}
         sizes |= {"kv_heads": config.get("num_key_value_heads") or sizes["heads"]}
         sizes |= {"qk_rank": config["head_dim"]} if config.get("head_dim") else {}
@@ -62,6 +72,9 @@ class LlamaReader(SeparateReader):
         return known_of(layer, depth, mlps, options, windows, _experts(config, mlps.count(0), mlp))
 
     def frequencies(self, number: int, rank: int) -> Tensor | None:
+        turning: list[int] = self.config.get("no_rope_layers") or []  # SmolLM3: 0 where nothing turns
+        if number < len(turning) and not turning[number]:
+            return None
         return rope_frequencies(settings(self.config, self._kind(number)), rank)
 
     def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
@@ -72,6 +85,8 @@ class LlamaReader(SeparateReader):
         return (1 + query, 1 + key) if self.config.get("model_type") in _GEMMA else (query, key)
 
     def scale(self, rank: int) -> float:
+        if self.config.get("attention_multiplier"):  # Granite
+            return float(self.config["attention_multiplier"])
         fixed = self.config.get("query_pre_attn_scalar")  # Gemma 2 and 3 state the scale apart from the rank
         return float(fixed or rank) ** -0.5
 

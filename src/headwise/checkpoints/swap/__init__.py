@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.seen import Seen, Watch
-from headwise.checkpoints.swap import hugging_face, nanochat, torch_layers
+from headwise.checkpoints.swap import hugging_face, nanochat, saved, torch_layers
 from headwise.checkpoints.swap.carry import Carried, carry
 from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention
 from headwise.shape import AttentionShape
@@ -95,6 +95,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     for (place, shape, _), (put, error) in zip(pairs, made, strict=True):
         put()
         layers.append(SwappedLayer(place.name, place.heads.shape, shape, error))
+    saved.remember(model)
     if not layers:
         raise SpecError("the function gave None for every layer, so there is nothing to swap")
     return Swap(tuple(layers), "random tokens" if data is None else "the data given", left)

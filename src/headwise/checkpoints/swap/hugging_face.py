@@ -106,7 +106,7 @@ def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form) ->
         plain_norm=norm is not None and not list(norm.parameters()),
         latent_eps=getattr(module.config, "rms_norm_eps", 1e-6),
         factory=factory_of(getattr(module, form.projections[0])),
-        projections=form.projections,
+        form=form,
         outside=model.get_submodule(layer + form.outside) if form.outside else None,
         turns=next((one for name, one in model.named_modules() if name.endswith("rotary_emb")), None),
     )
@@ -114,7 +114,7 @@ def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form) ->
 
 @dataclass
 class _HuggingFacePlace(AttentionPlace):
-    projections: tuple[str, ...] = ()
+    form: Form = FORMS[0]
     outside: Any = None  # what holds the output projection, where the module does not
     turns: Any = None  # the model's own rotary tables
 
@@ -141,12 +141,25 @@ class _HuggingFacePlace(AttentionPlace):
         host = self.module
         if layer.query_norm is not None and layer.shape.qk_rank == self.heads.shape.qk_rank and carried is not None:
             layer.query_norm, layer.key_norm = host.q_norm, host.k_norm  # their rounding is the model's
-        for name in (*self.projections, *(name for name in ("q_norm", "k_norm") if hasattr(host, name))):
-            delattr(host, name)
-        if self.outside is not None:
-            self.outside.dense = nn.Identity()
-        host.headwise = layer.train(host.training)
-        host.forward = partial(_forward, host, by_name(host, 0))
+        install(host, self.form, self.outside, layer)
+
+
+def install(host: Any, form: Form, outside: Any, layer: HostAttention) -> None:
+    """Let the layer do the work of a module, whose own projections go."""
+    for name in (*form.projections, *(name for name in ("q_norm", "k_norm") if hasattr(host, name))):
+        delattr(host, name)
+    if outside is not None:
+        outside.dense = nn.Identity()
+    host.headwise = layer.train(host.training)
+    host.forward = partial(_forward, host, by_name(host, 0))
+
+
+def form_of(name: str, module: nn.Module) -> tuple[Form, str]:
+    """The form of a module that is not swapped yet, and the name of the layer it stands in."""
+    for form in FORMS:
+        if type(module).__name__ in form.classes and name.endswith(form.place):
+            return form, name.removesuffix(form.place)
+    raise SpecError(f"'{name}' is a {type(module).__name__}, which a swap does not know")
 
 
 def _forward(host: Any, names: tuple[str, ...], *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
