@@ -9,7 +9,9 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ from soak.rounds import WORK, Round, end_all, reference
 
 FUZZED_A_TURN = {"shapes": 400, "specs": 200, "configs": 100, "tables": 100, "safetensors": 100, "parquet": 20}
 FUZZED_A_TURN |= {"commands": 3}
+MEMORY_BYTES = 8 * 2**30  # of any process: a case that needs more is a finding, and must not end the machine
 
 
 def main():
@@ -31,12 +34,15 @@ def main():
     given = arguments.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     table = Table(folder / "table.json")
-    until, chance = time.monotonic() + 60 * given.minutes, random.Random()
-    work = folder / "work"
+    if "convert" not in subprocess.run([sys.executable, "-m", "headwise"], capture_output=True, text=True).stdout:
+        table.not_made("faults during `convert --heal`", "there is no such command")
+    work, chance, turn = folder / "work", random.Random(), 0
     shutil.rmtree(work, ignore_errors=True)
     expected = {name: reference(words, work / f"reference {name}") for name, words in WORK.items()}
-    turn = 0
+    table.say(f"without faults: {', '.join(f'{len(runs)} runs of {name}' for name, runs in expected.items())}")
+    until = time.monotonic() + 60 * given.minutes
     while time.monotonic() < until:
         turn += 1
         for name in chance.sample(list(WORK), len(WORK)):
@@ -66,7 +72,7 @@ def fuzz(table, folder, chance):
         try:
             attack_for(name, FUZZED_A_TURN[name], place, chance.random())
             table.fuzzed(name, FUZZED_A_TURN[name], 0)
-        except AssertionError as finding:
+        except (AssertionError, MemoryError) as finding:
             table.fuzzed(name, FUZZED_A_TURN[name], 1)
             table.say(f"finding: {finding}")
         shutil.rmtree(place)
