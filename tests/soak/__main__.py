@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fuzz.targets import TARGETS, attack_for
 from soak import ray_rounds
-from soak.faults import FAULTS, KILLS
+from soak.faults import FAULTS
 from soak.rounds import WORK, Round, end_all, reference
 
 FUZZED_A_TURN = {"shapes": 400, "specs": 200, "configs": 100, "tables": 100, "safetensors": 100, "parquet": 20}
@@ -31,6 +31,7 @@ def main():
     arguments = argparse.ArgumentParser(prog="make soak", description=__doc__)
     arguments.add_argument("--minutes", type=float, default=20)
     arguments.add_argument("--folder", type=Path, default=Path(os.environ.get("SOAK_FOLDER", "soak")))
+    arguments.add_argument("--ray-turn", type=int, default=2, help="of every four turns, the one with a Ray cluster")
     given = arguments.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,21 +46,22 @@ def main():
     until = time.monotonic() + 60 * given.minutes
     while time.monotonic() < until:
         turn += 1
+        if turn % ray_rounds.EVERY == given.ray_turn:
+            ray_rounds.one_round(table, expected["study run"], work / f"{turn} ray", chance)
         for name in chance.sample(list(WORK), len(WORK)):
             if time.monotonic() < until:
                 one_round(table, name, expected[name], work / f"{turn} {name}", chance, until)
         fuzz(table, work, chance)
-        if turn % ray_rounds.EVERY == 1 and time.monotonic() < until:
-            ray_rounds.one_round(table, expected["study run"], work / f"{turn} ray", chance)
     print("\n".join(table.lines()))
     sys.exit(table.failed)
 
 
 def one_round(table, name, expected, folder, chance, until):
-    one = Round(name, expected, folder, chance.choice([1, 1, 4]), chance)
+    drivers = chance.choice([1, 1, 4])
+    one = Round(name, expected, folder, drivers, chance)
     try:
         counts = one.attack(until)
-        table.add(name, counts, one.verdict(), len(expected))
+        table.add(f"{name}, {drivers} drivers" if drivers > 1 else name, counts, one.verdict(), len(expected))
     finally:
         end_all(one)
     shutil.rmtree(folder) if not table.failed else table.say(f"kept: {folder}")
@@ -123,8 +125,8 @@ class Table:
 
     def lines(self):
         yield from ("| fault | times |", "|---|---|")
-        for name in dict.fromkeys([*FAULTS, *KILLS, *self.counts["faults"]]):
-            yield f"| {name} | {self.counts['faults'][name] or 'not made here'} |"
+        for name in dict.fromkeys([*FAULTS, *ray_rounds.FAULTS, *self.counts["faults"]]):
+            yield f"| {name} | {self.counts['faults'][name]} |"
         for what in self.counts["not made here"]:
             yield f"| {what} | not made here |"
         yield f"| **kills in all** | **{self.kills}** |"
