@@ -363,7 +363,7 @@ def _collapse(column: list[Any]) -> Any:
 # ---- notation ------------------------------------------------------------------------------------------------------
 
 _BY_LETTER = {letter.lower(): name for letter, name in LETTERS.items()}
-_TOKEN = re.compile(r"([a-z])((?:\d+(?:x\d+)?)(?:,\d+(?:x\d+)?)*)", re.IGNORECASE)
+_TOKEN = re.compile(r"([a-z])((?:\d{1,20}(?:x\d{1,20})?)(?:,\d{1,20}(?:x\d{1,20})?)*)", re.IGNORECASE)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def _read(text: str) -> dict[str, Any]:
     for token in tokens:
         match = _TOKEN.fullmatch(token)
         if match is None:
-            raise ShapeError(f"cannot read '{token}' in '{text}': a letter and a number are expected")
+            raise ShapeError(f"cannot read '{token[:40]}' in '{text[:80]}': a letter and a number are expected")
         letter, number = match.group(1).lower(), match.group(2).lower()
         if letter not in _BY_LETTER:
             meanings = ", ".join(f"{short} {name}" for short, name in LETTERS.items())
@@ -389,8 +389,6 @@ def _read(text: str) -> dict[str, Any]:
 
 
 def _read_sizes(name: str, number: str) -> Sizes:
-    if re.search(r"\d{20}", number):
-        raise ShapeError(f"{name} is larger than any model's; {LARGEST:,} is the largest possible")
     if "x" not in number and "," not in number:
         return int(number)
     if name in _SCALARS:

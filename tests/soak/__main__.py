@@ -9,7 +9,9 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,43 +19,49 @@ from pathlib import Path
 
 from fuzz.targets import TARGETS, attack_for
 from soak import ray_rounds
-from soak.faults import FAULTS, KILLS
+from soak.faults import FAULTS
 from soak.rounds import WORK, Round, end_all, reference
 
 FUZZED_A_TURN = {"shapes": 400, "specs": 200, "configs": 100, "tables": 100, "safetensors": 100, "parquet": 20}
 FUZZED_A_TURN |= {"commands": 3}
+MEMORY_BYTES = 8 * 2**30  # of any process: a case that needs more is a finding, and must not end the machine
 
 
 def main():
     arguments = argparse.ArgumentParser(prog="make soak", description=__doc__)
     arguments.add_argument("--minutes", type=float, default=20)
     arguments.add_argument("--folder", type=Path, default=Path(os.environ.get("SOAK_FOLDER", "soak")))
+    arguments.add_argument("--ray-turn", type=int, default=2, help="of every four turns, the one with a Ray cluster")
     given = arguments.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     table = Table(folder / "table.json")
-    until, chance = time.monotonic() + 60 * given.minutes, random.Random()
-    work = folder / "work"
+    if "convert" not in subprocess.run([sys.executable, "-m", "headwise"], capture_output=True, text=True).stdout:
+        table.not_made("faults during `convert --heal`", "there is no such command")
+    work, chance, turn = folder / "work", random.Random(), 0
     shutil.rmtree(work, ignore_errors=True)
     expected = {name: reference(words, work / f"reference {name}") for name, words in WORK.items()}
-    turn = 0
+    table.say(f"without faults: {', '.join(f'{len(runs)} runs of {name}' for name, runs in expected.items())}")
+    until = time.monotonic() + 60 * given.minutes
     while time.monotonic() < until:
         turn += 1
+        if turn % ray_rounds.EVERY == given.ray_turn:
+            ray_rounds.one_round(table, expected["study run"], work / f"{turn} ray", chance)
         for name in chance.sample(list(WORK), len(WORK)):
             if time.monotonic() < until:
                 one_round(table, name, expected[name], work / f"{turn} {name}", chance, until)
         fuzz(table, work, chance)
-        if turn % ray_rounds.EVERY == 1 and time.monotonic() < until:
-            ray_rounds.one_round(table, expected["study run"], work / f"{turn} ray", chance)
     print("\n".join(table.lines()))
     sys.exit(table.failed)
 
 
 def one_round(table, name, expected, folder, chance, until):
-    one = Round(name, expected, folder, chance.choice([1, 1, 4]), chance)
+    drivers = chance.choice([1, 1, 4])
+    one = Round(name, expected, folder, drivers, chance)
     try:
         counts = one.attack(until)
-        table.add(name, counts, one.verdict(), len(expected))
+        table.add(f"{name}, {drivers} drivers" if drivers > 1 else name, counts, one.verdict(), len(expected))
     finally:
         end_all(one)
     shutil.rmtree(folder) if not table.failed else table.say(f"kept: {folder}")
@@ -66,7 +74,7 @@ def fuzz(table, folder, chance):
         try:
             attack_for(name, FUZZED_A_TURN[name], place, chance.random())
             table.fuzzed(name, FUZZED_A_TURN[name], 0)
-        except AssertionError as finding:
+        except (AssertionError, MemoryError) as finding:
             table.fuzzed(name, FUZZED_A_TURN[name], 1)
             table.say(f"finding: {finding}")
         shutil.rmtree(place)
@@ -117,8 +125,8 @@ class Table:
 
     def lines(self):
         yield from ("| fault | times |", "|---|---|")
-        for name in dict.fromkeys([*FAULTS, *KILLS, *self.counts["faults"]]):
-            yield f"| {name} | {self.counts['faults'][name] or 'not made here'} |"
+        for name in dict.fromkeys([*FAULTS, *ray_rounds.FAULTS, *self.counts["faults"]]):
+            yield f"| {name} | {self.counts['faults'][name]} |"
         for what in self.counts["not made here"]:
             yield f"| {what} | not made here |"
         yield f"| **kills in all** | **{self.kills}** |"

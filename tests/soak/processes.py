@@ -20,7 +20,7 @@ class Drivers:
     def __init__(self, words, folder, count):
         self.words, self.folder, self.mark = [str(word) for word in words], folder, uuid4().hex
         self.running = [self.start() for _ in range(count)]
-        self.ends = []
+        self.limited = []  # drivers whose files may not grow
 
     def start(self, **settings):
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": os.pathsep.join(sys.path), **settings}
@@ -38,7 +38,6 @@ class Drivers:
             if code is None:
                 left.append(driver)
             else:
-                self.ends.append(code)
                 if code != 0:
                     left.append(self.start())
         self.running = left
@@ -75,7 +74,7 @@ class Drivers:
         return len(left)
 
     def end(self):
-        for driver in self.running:
+        for driver in (*self.running, *self.limited):
             driver.kill()
             driver.wait()
 

@@ -11,7 +11,7 @@ from soak.processes import send
 from soak.rounds import STUDY, Round, end_all
 
 EVERY = 4  # turns: a cluster takes long to start
-NODE, HEAD, WORKER = "SIGKILL to a Ray node", "SIGKILL to a Ray head", "SIGKILL to a Ray worker"
+FAULTS = NODE, HEAD, WORKER = "SIGKILL to a Ray node", "SIGKILL to a Ray head", "SIGKILL to a Ray worker"
 
 
 class RayRound(Round):

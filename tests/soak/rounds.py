@@ -15,7 +15,7 @@ STUDY = ("study", "run", "study.py", "--preset", "smoke", "--workers", "2", "--d
 COMPARE = ("compare", "--task", "nearest-neighbor,dim=8,points=6", "--base", "w8-h2-m16", "--arms", "w8-h1-m16")
 COMPARE += ("--steps", "300", "--seeds", "3", "--lr", "0.003,0.01", "--batch-size", "16", "--workers", "2")
 WORK = {"study run": STUDY, "compare": COMPARE}
-FAULTS_A_ROUND = (4, 14)
+FAULTS_A_ROUND = (10, 30)
 
 
 def prepared(folder):
@@ -58,7 +58,7 @@ class Round:
         for _ in range(self.chance.randint(*FAULTS_A_ROUND)):
             if not self._wait_for_work(until):
                 break
-            time.sleep(self.chance.uniform(0.0, 1.5))
+            time.sleep(self.chance.uniform(0.0, 1.0))
             (name,) = self.chance.choices(list(FAULTS), WEIGHTS)
             self.counts[name] += bool(FAULTS[name](self.drivers, self.chance))
             self._look()
@@ -90,6 +90,7 @@ class Round:
 
     def verdict(self):
         """At the end: all of these should be 0."""
+        refused = [driver.wait() for driver in self.drivers.limited]
         orphans = self.drivers.orphans()
         final = rows_of(self.folder)
         self._look()
@@ -109,6 +110,7 @@ class Round:
             "orphans": orphans,
             "leftovers": len(left) + leases,
             "damaged stores": int(not sound),
+            "full disks without a sentence": sum(code not in (0, 2) for code in refused),
             "tracebacks": (self.folder / "drivers.log").read_bytes().count(b"Traceback (most recent call last)"),
         }
 

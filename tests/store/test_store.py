@@ -389,7 +389,7 @@ def test_rows_are_removed_and_those_that_cannot_be_read_too(tmp_path, store):
         store.remove([keys[2], "0000"])
     assert set(store.remove([keys[2][:8]], unreadable=True)) == {keys[2], keys[1], None}
     assert [result.key for _, result in store.runs()] == [keys[3]]
-    assert [key for (key,) in store._query("SELECT DISTINCT key FROM curves")] == [keys[3]]
+    assert not {keys[1], keys[2]} & {key for (key,) in store._query("SELECT key FROM curves")}
     assert store.remove(unreadable=True) == []
 
 

@@ -12,7 +12,7 @@ from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.sweep import processes
 from headwise.sweep.drive import conduct
-from headwise.sweep.plan import Watch
+from headwise.sweep.plan import DEATHS, Watch
 from headwise.sweep.processes import each, start_method
 from headwise.training.loop import train_run
 from helpers.runs import descendants, slow_task, some_runs, wait_until
@@ -92,7 +92,7 @@ def test_a_process_that_always_dies_is_a_sentence():
 
 @pytest.mark.skipif(start_method() != "forkserver", reason="there is no server here")
 def test_a_killed_server_is_started_again_and_the_sweep_goes_on(tmp_path):
-    """More often than a run may lose its worker: it is no run's fault."""
+    """As often as would make a run fail that lost its worker: it is no run's fault."""
     from multiprocessing import forkserver
 
     task, released = slow_task(tmp_path)
@@ -100,15 +100,15 @@ def test_a_killed_server_is_started_again_and_the_sweep_goes_on(tmp_path):
 
     def kill(run, step):
         server = forkserver._forkserver._forkserver_pid
-        if len(kills) < 4 and server not in kills:
+        if len(kills) < DEATHS and server not in kills:
             kills.append(server)
             os.kill(server, signal.SIGKILL)
-        elif len(kills) == 4:
+        elif len(kills) == DEATHS:
             released.touch()
 
     with Store(tmp_path / "runs.db") as store:
         summary = conduct(runs, store, folder=tmp_path, workers=2, checkpoint_seconds=0.0, watch=Watch(on_step=kill))
         results = {run.key: result for run, result in store.runs()}
-    assert (summary.trained, summary.failed, len(kills)) == (2, 0, 4)
+    assert (summary.trained, summary.failed, len(kills)) == (2, 0, DEATHS)
     assert [results[run.key].metrics for run in runs] == [train_run(run).metrics for run in runs]
     assert not list((tmp_path / "checkpoints").iterdir())

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -30,6 +30,7 @@ from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.sweep.drive import stoppable
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan, record
+from headwise.sweep.sharing import Sharing
 from headwise.sweep.watching import Watching, unwatched
 from headwise.training.run import Run, RunResult
 
@@ -188,12 +189,14 @@ class CommandTrainer:
         summary = Summary(planned=len(plan.todo) + len(plan.found), found=len(plan.found))
         queue, running = list(plan.todo), dict[int, Command]()
         pace = [pair[1].seconds / pair[0].steps for pair in map(self.store.get, plan.found) if pair]
-        with stoppable(watch) as watch:
+        with stoppable(watch) as watch, closing(Sharing(self.store)) as sharing:
             try:
                 while (queue or running) and not watch.stop_asked():
-                    for slot in [slot for slot in range(self.workers) if slot not in running][: len(queue)]:
-                        running[slot] = self._start(queue.pop(0), slot, watch)
+                    for slot in [slot for slot in range(self.workers) if slot not in running]:
+                        if run := sharing.next(queue, lambda run: True, summary, watch):
+                            running[slot] = self._start(run, slot, watch)
                     time.sleep(TICK_SECONDS)
+                    sharing.beat()  # a command that another driver has begun again meanwhile still has its result
                     for slot, command in list(running.items()):
                         if not command.ended:
                             watch.on_part(command.run, command.part(pace))
@@ -201,6 +204,7 @@ class CommandTrainer:
                         result = running.pop(slot).result()
                         pace += [result.seconds / command.run.steps] if result.status != "failed" else []
                         record(command.run, result, self.store, summary, watch)
+                        sharing.release([command.run])
             finally:
                 summary.stopped += len(running)
                 end_all(running.values(), lambda: watch.stop_asked() > 1)

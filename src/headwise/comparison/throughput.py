@@ -20,6 +20,7 @@ from statistics import median
 from pydantic import Field
 
 from headwise.spec import JsonSpec
+from headwise.store.notes import keep
 from headwise.training.run import Run
 
 QUIET = 0.1  # of all cores: what other processes may use while steps are measured
@@ -60,10 +61,7 @@ def throughput(runs: list[Run], folder: Path) -> Throughput:
     if file.exists() and (kept := Throughput(**json.loads(file.read_text()))).quiet:
         return kept
     new = _measure_apart(measured)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")  # so that the name only ever stands for a whole file
-    partial.write_text(json.dumps(new.model_dump()))
-    partial.replace(file)
+    keep(file, json.dumps(new.model_dump()), replace=True)
     return new
 
 

@@ -19,6 +19,7 @@ from headwise.comparison.pace import draw_up, in_words, measure_steps, seconds_l
 from headwise.comparison.plan import ComparisonPlan, Course, follow
 from headwise.comparison.question import Question
 from headwise.comparison.throughput import Throughput, throughput
+from headwise.store.notes import keep
 from headwise.store.rows import Row, rows
 from headwise.store.store import Store
 from headwise.sweep.plan import Stopped, Summary, Watch, make_plan
@@ -181,18 +182,15 @@ def _step_seconds(result: RunResult, variant: str, speed: Throughput | None) -> 
 def remembered(question: Question, folder: Path, trainer: Trainer) -> ComparisonPlan:
     """The plan of a question: drawn up once, and read again."""
     file = folder / "compare" / f"{question.key}.json"
-    if file.exists():
+    known = file.exists()
+    if known:
         plan = ComparisonPlan(**json.loads(file.read_text()))
         if plan.baseline[0] or plan.task["name"] == COMMAND_TASK:
             return plan
     else:
         plan = draw_up(question, trainer.workers, trainer.step_seconds)
-    plan = with_baseline(plan)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")  # so that the name only ever stands for a whole file
-    partial.write_text(json.dumps(plan.model_dump()))
-    partial.replace(file)
-    return plan
+    text = json.dumps(with_baseline(plan).model_dump())
+    return ComparisonPlan(**json.loads(keep(file, text, replace=known)))  # another driver's, if it was first
 
 
 def with_baseline(plan: ComparisonPlan) -> ComparisonPlan:
