@@ -44,6 +44,7 @@ class Cost(Shown):
     weight_bytes: int
     training_state_bytes: int
     activation_bytes: int
+    decode_bytes: int
     known_as: str = ""
     note: str = ""  # what the price leaves out
 
@@ -106,6 +107,7 @@ def cost_of(
         weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
         activation_bytes=activation_bytes(shape, options, length),
+        decode_bytes=decode_bytes(shape, options, length, dtype=dtype),
         known_as=known.name,
         note=known.note,
     )
@@ -286,6 +288,19 @@ def cached_per_token(shape: ModelShape) -> int:
 def kv_bytes_per_token(shape: ModelShape, options: ModelOptions, dtype: str = "bfloat16") -> int:
     """Bytes of the KV cache per token, in 16 bits unless another type is asked for."""
     return cached_per_token(options.complete(shape)) * DTYPE_BYTES[dtype]
+
+
+def decode_bytes(
+    shape: ModelShape, options: ModelOptions, context: int, batch: int = 1, dtype: str = "bfloat16"
+) -> int:
+    """Bytes that one decoded token per sequence reads: every weight once for the whole batch, and each one's cache.
+
+    Tables that are only looked up are not read; a tied table is, as the head.
+    """
+    counts = parameters(shape, options)
+    tied = options.family == "decoder" and options.tied
+    weights = counts["total"] - counts["embeddings"] + (options.vocab * shape.width if tied else 0)
+    return weights * DTYPE_BYTES[dtype] + batch * context * kv_bytes_per_token(shape, options, dtype)
 
 
 def activation_bytes(shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1) -> int:

@@ -138,9 +138,9 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
     return templates.get_template("page.html").render(
         **own,
         policy="; ".join(
-            ["default-src 'none'", "img-src data:", *(f"{k}-src '{_hash(text)}'" for k, text in own.items())]
+            ["default-src 'none'", "img-src data:", *(f"{k}-src '{inline_hash(text)}'" for k, text in own.items())]
         ),
-        claims=[_claim(judgement) for judgement in judgements],
+        claims=[claim_fields(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
         sources=_sources(judgements),
         sections=[_section(section) for section in ordered],
@@ -158,7 +158,7 @@ def _file(name: str) -> Markup:
     return Markup(files("headwise.report").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _hash(text: str) -> str:
+def inline_hash(text: str) -> str:
     """What the browser compares an inline style or script with before it obeys it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -172,7 +172,7 @@ def _sources(judgements: list[Judgement]) -> dict[str, tuple[str, int]]:
     return {letter: (SOURCES.get(letter, "other"), letters.count(letter)) for letter in dict.fromkeys(letters)}
 
 
-def _claim(judgement: Judgement) -> dict[str, Any]:
+def claim_fields(judgement: Judgement) -> dict[str, Any]:
     claim, deciding = judgement.claim, judgement.deciding
     return {
         "id": claim.id,
@@ -202,7 +202,7 @@ def _section(section: Section) -> dict[str, Any]:
         "name": section.name,
         "lead": lead,
         "about": rest.strip(),
-        "claims": [_claim(judgement) for judgement in section.judgements],
+        "claims": [claim_fields(judgement) for judgement in section.judgements],
         "parts": [_part(section.name, part) for part in section.parts],
     }
 
@@ -213,7 +213,7 @@ def _part(study: str, part: StudyPart) -> dict[str, Any]:
         "preset": part.preset,
         "planned": part.planned,
         "rows": len(part.rows),
-        "chart": _picture(part.chart) if part.chart is not None else "",
+        "chart": picture(part.chart) if part.chart is not None else "",
         "table": _table(part) if part.rows else None,
         "budget": _budget(part),
         "bad": [_failure(run, result) for run, result in bad[:MOST_FAILURES]],
@@ -222,7 +222,7 @@ def _part(study: str, part: StudyPart) -> dict[str, Any]:
     }
 
 
-def _picture(chart: Any) -> str:
+def picture(chart: Any) -> str:
     """The chart as the address of an image that holds it."""
     svg = io.StringIO()
     chart.properties(padding=ROOM).save(svg, format="svg")

@@ -79,6 +79,7 @@ def cost_table(cost: Cost) -> list[RenderableType]:
     rest.add_row("  prefill", short(cost.flops["prefill"], "FLOP"))
     rest.add_row("  one more token", short(cost.flops["decode"], "FLOP"))
     rest.add_row("  KV cache", f"{short(cost.kv_bytes, 'B')} ({cost.kv_bytes_per_token:,} bytes/token, {cost.dtype})")
+    rest.add_row("  read per decoded token", f"{short(cost.decode_bytes, 'B')} (weights and KV cache)")
     rest.add_row("  activations kept", f"about {short(cost.activation_bytes, 'B')} (float32, plain path)")
     rest.add_row("  weights", f"{short(cost.weight_bytes, 'B')} ({cost.dtype})")
     rest.add_row("  training state", f"{short(cost.training_state_bytes, 'B')} (float32, AdamW)")
