@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from headwise.models import build as build
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
+    from headwise.report.explorer import Explorer as Explorer
+    from headwise.report.explorer import explore as explore
     from headwise.report.page import Report as Report
     from headwise.report.page import write_report as write_report
     from headwise.report.theory import bound as bound
@@ -69,13 +71,14 @@ if TYPE_CHECKING:
     from headwise.training.run import Run as Run
     from headwise.training.run import RunResult as RunResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Answer": "comparison.answer",
     "Attention": "layers.attention",
     "AttentionShape": "shape",
     "Execution": "training.run",
+    "Explorer": "report.explorer",
     "Exported": "checkpoints.export",
     "Inspection": "checkpoints.inspection",
     "KNOWN": "known",
@@ -109,6 +112,7 @@ _HOME = {
     "doctor": "training.doctor",
     "equal_cost": "search",
     "equal_time": "measure.step_time",
+    "explore": "report.explorer",
     "export_hf": "checkpoints.export",
     "export_runs": "store.listing",
     "find": "known",

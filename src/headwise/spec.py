@@ -8,7 +8,8 @@ tasks, studies and checkpoint readers in files of their own are all loaded by `O
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, get_args, get_origin
@@ -18,6 +19,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 class SpecError(ValueError):
     """One sentence: what was asked for and why it is not possible."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> SpecError:
+    """No such name: those that look like it, else all there are, and what else could be given."""
+    names = list(known)
+    close = get_close_matches(name.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    more = f" Or {otherwise}" if close and otherwise else f", or {otherwise}" if otherwise else ""
+    return SpecError(f"no {kind} '{name}'; {hint}{more}")
 
 
 class Spec(BaseModel):

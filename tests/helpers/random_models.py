@@ -49,7 +49,11 @@ def random_options(rng):
     while True:
         name = rng.choice(list(PRESETS))
         patch = rng.choice([4, 8, 16])
-        changes = {"vocab": rng.randint(1, 300_000), "context": rng.randint(1, 200_000), "classes": rng.randint(1, 2000)}
+        changes = {
+            "vocab": rng.randint(1, 300_000),
+            "context": rng.randint(1, 200_000),
+            "classes": rng.randint(1, 2000),
+        }
         changes |= {"image": patch * rng.randint(1, 40), "patch": patch, "channels": rng.randint(1, 4)}
         for field in ("norm", "norm_place", "mlp_kind", "activation", "bias", "positions", "qk_norm", "head"):
             if rng.random() < 0.2:

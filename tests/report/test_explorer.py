@@ -1,4 +1,4 @@
-"""The explorer in a real browser, where one is installed: its numbers are Python's, and its controls do what they say."""
+"""The explorer in a real browser, where one is installed: its numbers are Python's, its controls do what they say."""
 
 import json
 import random
@@ -79,7 +79,9 @@ def tab(chromium, page):
 
 def run(tab, body, data):
     """What a function of the data gives, in the page."""
-    return json.loads(tab.ask(f"JSON.stringify((({body}))({json.dumps(data)}), (_, v) => typeof v === 'bigint' ? `${{v}}` : v)"))
+    return json.loads(
+        tab.ask(f"JSON.stringify((({body}))({json.dumps(data)}), (_, v) => typeof v === 'bigint' ? `${{v}}` : v)")
+    )
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
@@ -122,8 +124,29 @@ def test_costs_are_equal_to_the_last_digit(tab):
 def test_shapes_are_read_written_and_refused_alike(tab):
     rng = random.Random(7)
     texts = [str(shape) for shape, *_ in models(1500, seed=8)]
-    texts += ["", "w", "w64-z3", "w64-h8-h8", "h8", "w64", "w100-h3", "w64-r7", "w64-h8-g3", "w64-h8-c8-p9", "L3 h8 w512"]
-    texts += ["w64-h8-p99", "w64-h8-L0", "w99999999-h1", "w64-h0", "w64-h8x2,4-L9", "w8x2-h8", "W64_H8_l2", "w64-h8x0,4"]
+    texts += [
+        "",
+        "w",
+        "w64-z3",
+        "w64-h8-h8",
+        "h8",
+        "w64",
+        "w100-h3",
+        "w64-r7",
+        "w64-h8-g3",
+        "w64-h8-c8-p9",
+        "L3 h8 w512",
+    ]
+    texts += [
+        "w64-h8-p99",
+        "w64-h8-L0",
+        "w99999999-h1",
+        "w64-h0",
+        "w64-h8x2,4-L9",
+        "w8x2-h8",
+        "W64_H8_l2",
+        "w64-h8x0,4",
+    ]
     texts += ["w64-h8-m0", "w96-h7x2,8", "w512-h8x4,4x8-r64x6,32x6-m0x2,64x10"]
     for _ in range(600):  # one letter, number or token made wrong
         token = "".join(rng.choice("whrvgcqpLm-x,0123456789 ") for _ in range(rng.randint(1, 4)))
@@ -174,8 +197,10 @@ def test_equal_cost_shapes_lie_on_the_curve(tab):
 
 CONFIGS = [
     {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "vocab_size": 500, "n_positions": 64},
-    {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "vocab_size": 500, "n_positions": 64, "n_inner": 100},
-    {"model_type": "nanochat", "n_embd": 96, "n_head": 6, "n_layer": 3, "n_kv_head": 2, "vocab_size": 9, "sequence_len": 8},
+    {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "vocab_size": 500, "n_positions": 64,
+     "n_inner": 100},
+    {"model_type": "nanochat", "n_embd": 96, "n_head": 6, "n_layer": 3, "n_kv_head": 2, "vocab_size": 9,
+     "sequence_len": 8},
     {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 96, "num_attention_heads": 6,
      "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 9, "max_position_embeddings": 64,
      "type_vocab_size": 2, "hidden_act": "gelu_new"},
@@ -195,7 +220,7 @@ CONFIGS = [
 
 @in_browser
 def test_a_pasted_configuration_is_read_as_python_reads_it(tab, tmp_path):
-    body = "(configs) => configs.map((config) => { const m = readConfig(config); return { ...m, shape: writeShape(m.shape) }; })"
+    body = "(configs) => configs.map(readConfig).map((model) => ({ ...model, shape: writeShape(model.shape) }))"
     for config, found in zip(CONFIGS, run(tab, body, CONFIGS), strict=True):
         file = tmp_path / "config.json"
         file.write_text(json.dumps(config))

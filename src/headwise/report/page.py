@@ -85,20 +85,20 @@ def write_report(
 ) -> Report:
     """Write the page: the ledger, and every study with its chart; `studies` are files of your own beside ours.
 
-    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the
-    page's folder, beside the store by default. `watch` is given the studies and gives them back one by one: it may
-    show how far the work has come.
+    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the page's
+    file (x.html) or its folder, beside the store by default. `watch` is given the studies and gives them back one by
+    one: it may show how far the work has come.
     """
     from headwise.ledger.certify import check
     from headwise.store.opening import opened
     from headwise.studies import load_all
 
-    folder = Path(out).expanduser() if out else folder_beside(store)
+    place = Path(out).expanduser() if out else folder_beside(store)
     with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", task="nearest-neighbor"))
         origin = str(results or runs.path.name)
-    return Report(write_page(sections, checked, origin, folder), sections)
+    return Report(write_page(sections, checked, origin, place), sections)
 
 
 def folder_beside(store: str | Path | None = None) -> Path:
@@ -108,16 +108,26 @@ def folder_beside(store: str | Path | None = None) -> Path:
     return Path(store or default_path()).expanduser().with_suffix(".report")
 
 
-def write_page(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
-    """Write `index.html` into a folder and say where it is; an earlier page stays until the new one is whole."""
-    page, text = folder / "index.html", render(sections, checked, origin)
-    partial = page.with_name(".index.html.partial")
+def write_page(sections: list[Section], checked: list[Checked], origin: str, out: Path) -> Path:
+    """Write the page to a file, or into a folder, and say where it is."""
+    return write_file(render(sections, checked, origin), page_path(out))
+
+
+def page_path(out: str | Path, name: str = "index.html") -> Path:
+    """`x.html` is a file, anything else a folder for one."""
+    path = Path(out).expanduser()
+    return path if path.suffix.lower() in (".html", ".htm") else path / name
+
+
+def write_file(text: str, page: Path) -> Path:
+    """Write a page; an earlier one stays until the new one is whole."""
+    partial = page.with_name(f".{page.name}.partial")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
         partial.replace(page)
     except OSError as error:
-        raise SpecError(f"cannot write {page}: {error}; choose another folder with --out") from None
+        raise SpecError(f"cannot write {page}: {error}; choose another place with --out") from None
     return page.resolve()
 
 

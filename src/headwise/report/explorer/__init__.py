@@ -22,7 +22,7 @@ from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
 from headwise.known import KNOWN, find
 from headwise.ledger.judge import SOURCES, ledger_order
 from headwise.options import PRESETS, ModelOptions
-from headwise.report.page import claim_fields, inline_hash, picture
+from headwise.report.page import claim_fields, inline_hash, page_path, picture, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown, finite
@@ -63,14 +63,15 @@ def explore(
     store: str | Path | None = None,
     results: str | Path | None = None,
     inspection: str | Path | None = None,
+    ledger: bool = True,
     charts: bool = True,
     watch: StudyWatch = iter,
 ) -> Explorer:
     """Write the explorer, beginning with these shapes or known models (A, then B).
 
     The ledger is judged from the store, or from the Parquet files in `results`; without either, from the runs that come
-    with headwise, and left out where there are none. `inspection` is a file of `headwise inspect --json`. `out` is a
-    file, or a folder for `index.html`; `charts` puts each study's picture into the ledger.
+    with headwise, and left out where there are none or without `ledger`. `inspection` is a file of `headwise inspect
+    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger.
     """
     from headwise.store.opening import opened
     from headwise.studies import load_all
@@ -81,7 +82,7 @@ def explore(
     looked_into = _inspection(inspection)
     sections: list[Section] = []
     runs = results or (None if store else bundled_results())
-    if store or runs:
+    if ledger and (store or runs):
         with opened(store, runs) as held:
             sections = list(sections_of(load_all(()), held, watch))
     origin = str(results or store or ("the repository's results" if sections else ""))
@@ -94,24 +95,6 @@ def bundled_results() -> Path | None:
     package = Path(str(files("headwise")))
     places = (package / "results", package.parent.parent / "results")
     return next((place for place in places if any(place.glob("*.parquet"))), None)
-
-
-def page_path(out: str | Path, name: str = "index.html") -> Path:
-    """`x.html` is a file, anything else a folder for one."""
-    path = Path(out).expanduser()
-    return path if path.suffix.lower() in (".html", ".htm") else path / name
-
-
-def write_file(text: str, page: Path) -> Path:
-    """Write a page; an earlier one stays until the new one is whole."""
-    partial = page.with_name(f".{page.name}.partial")
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(page)
-    except OSError as error:
-        raise SpecError(f"cannot write {page}: {error}; choose another place with --out") from None
-    return page.resolve()
 
 
 def _inspection(file: str | Path | None) -> Any:
@@ -189,11 +172,10 @@ def page_data(
 def published_rows() -> list[dict[str, Any]] | None:
     """Published comparisons, one dictionary per row; None where this headwise has no table of them."""
     try:
-        module = import_module("headwise.comparison.evidence")
+        table = import_module("headwise.comparison.evidence.rows")
     except ModuleNotFoundError:
         return None
-    rows: list[dict[str, Any]] = module.evidence().records()
-    return rows
+    return [row.model_dump(mode="json") | {"effect": row.effect} for row in table.published()]
 
 
 def _option_fields() -> dict[str, Any]:
@@ -202,7 +184,7 @@ def _option_fields() -> dict[str, Any]:
     for name, field in ModelOptions.model_fields.items():
         if name in _FREE:
             continue
-        kind = {bool: "boolean", int: "number", float: "number"}.get(field.annotation or str, "choice")
+        kind = "boolean" if field.annotation is bool else "number"
         fields[name] = {"type": kind, "choices": list(get_args(field.annotation)) or None, "about": field.description}
     return fields
 

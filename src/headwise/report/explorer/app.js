@@ -160,7 +160,8 @@ function recall() {
     const changes = {};
     for (const option of Object.keys(DATA.options)) if (state.has(`${name}.${option}`)) changes[option] = typed(option, state.get(`${name}.${option}`));
     const known = DATA.known.find((one) => one.name === text);
-    models[name].setState({ shape: known ? known.shape : text, like: state.get(`${name}.like`) ?? (known ? text : ""), changes });
+    const around = name === "b" && !state.has("a") ? models.a.like : ""; // what is around A, unless the address says it
+    models[name].setState({ shape: known ? known.shape : text, like: state.get(`${name}.like`) ?? (known ? text : around), changes });
   }
   if (ledger) ledger.state = Object.fromEntries(state);
   loading = false;

@@ -125,8 +125,10 @@ class CurveChart {
     const middle = sizeOf(model, y);
     const range = [Math.max(Math.min(...ys, middle), middle / 40), Math.min(Math.max(...ys, middle), middle * 40)];
     this.frame(x, y, [low, high], range);
+    const visible = known.filter((dot) => dot.y >= range[0] / 1.1 && dot.y <= range[1] * 1.1);
+    this.taken = [...visible.map((dot) => [dot.x, dot.y]), [at, middle]].map(([px, py]) => ({ x: this.x(px) - 6, y: this.y(py) - 6, width: 12, height: 12 }));
     for (const { name, points } of curves) this.line(name, points, hold);
-    for (const dot of known) if (dot.y >= range[0] / 1.1 && dot.y <= range[1] * 1.1) this.dot(dot);
+    for (const dot of visible) this.dot(dot);
     this.labels();
     this.point("A", at, middle, "a");
     const second = b && uniform(b) ? { layer: b.layers[0], depth: b.depth } : model;
@@ -156,7 +158,6 @@ class CurveChart {
     this.y = (value) => place(value, wide, height - bottom, top);
     this.xAt = (pixel) => Math.exp(Math.log(xs[0] / 1.05) + ((pixel - left) / (width - right - left)) * Math.log((xs[1] / xs[0]) * 1.1025));
     this.size = { width, height, left, right, top, bottom };
-    this.taken = [];
     this.svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-labelledby": "curve-title" });
     for (const tick of ticks(xs[0], xs[1])) {
       this.svg.append(
@@ -179,16 +180,20 @@ class CurveChart {
     if (!inside.length) return;
     const path = inside.map(([x, y], at) => `${at ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");
     this.svg.append(draw("path", { class: `curve ${name}`, d: path }));
-    const [x, y] = inside[Math.floor(inside.length * (name === "same" ? 0.72 : 0.5))];
+    this.taken.push(...inside.map(([px, py]) => ({ x: this.x(px) - 4, y: this.y(py) - 4, width: 8, height: 8 })));
     const text = { half: "half", same: `same ${HELD_WORDS[hold].replace(" of the body", "")}`, twice: "twice" }[name];
-    this.taken.push({ x: this.x(x) + 6, y: this.y(y) - 16, width: 8 * text.length, height: 16 });
-    this.svg.append(draw("text", { class: `label ${name}`, x: this.x(x) + 6, y: this.y(y) - 5 }, text));
+    for (const part of [0.75, 0.85, 0.6, 0.3, 0.15]) {
+      const [x, y] = inside[Math.floor(inside.length * part)];
+      const box = this.room(this.x(x) + 2, this.y(y) - 10, 7.2 * text.length);
+      if (!box) continue;
+      this.taken.push(box);
+      this.svg.append(draw("text", { class: `label ${name}`, x: box.x, y: box.y + 11 }, text));
+      return;
+    }
   }
 
   dot({ name, x, y }) {
-    const same = this.at?.get(`${x},${y}`);
     (this.dots ??= []).push({ name, x, y });
-    if (same) return;
     const circle = draw("circle", {
       class: "known", cx: this.x(x), cy: this.y(y), r: 5, tabindex: 0, role: "button", "aria-label": `Make ${name} B`,
       onclick: () => this.view.onKnown(name),
@@ -207,12 +212,21 @@ class CurveChart {
     this.dots = [];
     for (const dots of places.values()) {
       const text = dots.length > 1 ? `${dots[0].name} +${dots.length - 1}` : dots[0].name;
-      const box = { x: this.x(dots[0].x) + 8, y: this.y(dots[0].y) - 8, width: 6.6 * text.length, height: 15 };
-      const clash = this.taken.some((o) => box.x < o.x + o.width && o.x < box.x + box.width && box.y < o.y + o.height && o.y < box.y + box.height);
-      if (clash || box.x + box.width > this.size.width) continue;
+      const box = this.room(this.x(dots[0].x), this.y(dots[0].y), 6.4 * text.length);
+      if (!box) continue;
       this.taken.push(box);
-      this.svg.append(draw("text", { class: "name", x: box.x, y: box.y + 12 }, text));
+      this.svg.append(draw("text", { class: "name", x: box.x, y: box.y + 11 }, text));
     }
+  }
+
+  // A free place beside, above or below a dot.
+  room(x, y, width) {
+    const size = { width, height: 14 };
+    const places = [[x + 8, y - 7], [x - 8 - width, y - 7], [x - width / 2, y - 22], [x - width / 2, y + 8]];
+    const { left, right, top, bottom } = this.size;
+    const free = (box) => box.x >= left && box.x + width <= this.size.width - right / 2 && box.y >= top && box.y + 14 <= this.size.height - bottom
+      && !this.taken.some((o) => box.x < o.x + o.width && o.x < box.x + box.width && box.y < o.y + o.height && o.y < box.y + box.height);
+    return places.map(([left, top]) => ({ x: left, y: top, ...size })).find(free);
   }
 
   point(name, x, y, kind) {

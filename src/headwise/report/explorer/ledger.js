@@ -116,8 +116,8 @@ function showEvidence(a, b) {
       : `No published comparison in the list is about ${differing.join(", ") || "this move"}.`;
   host.replaceChildren(...rows.slice(0, 200).map((row) => make("tr", {},
     make("td", { class: "number" }, row.params_base ? short(row.params_base) : ""),
-    make("td", {}, `${row.base_shape || row.base} → ${row.arm_shape}`),
-    make("td", {}, `${row.metric}: ${row.value_base} → ${row.value_arm}`, row.effect ? make("small", {}, row.effect) : ""),
+    make("td", {}, `${row.base_shape || row.base} → ${row.arm_shape || row.note}`, make("small", {}, `held: ${row.held}`)),
+    make("td", {}, row.value_base === null ? row.metric : `${row.metric}: ${row.value_base} → ${row.value_arm}`, row.effect ? make("small", {}, row.effect) : ""),
     make("td", {}, row.task),
     make("td", {}, /^https:/.test(row.url) ? make("a", { href: row.url, rel: "noreferrer" }, row.source) : row.source))));
 }
