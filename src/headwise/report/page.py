@@ -41,6 +41,20 @@ _TITLES = {
     "nats_per_token": "nats/token",
     "trivial_error": "error of a constant predictor",
 }
+BOOKKEEPING = (
+    "seconds",
+    "latency",
+    "learning_rate",
+    "heads",
+    "flops",
+    "kv_bytes_per_token",
+)  # of a run, not its answer
+HEADLINES = {  # the questions people come with, and the claims that answer them
+    "Can more heads replace rank?": ("Q7", "Q8"),
+    "Do fewer layers with more heads keep quality?": ("L5", "L6", "L7"),
+    "Should heads be larger than usual, at equal parameters?": ("N1", "N2"),
+    "What do shared or compressed keys and values cost?": ("N3", "N4"),
+}
 ROOM = {"left": 5, "top": 5, "bottom": 5, "right": 60}  # a reader's letters may be wider than the measured ones
 
 
@@ -153,6 +167,7 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
         claims=[claim_fields(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
         sources=_sources(judgements),
+        headlines=_headlines(judgements),
         sections=[_section(section) for section in ordered],
         certificate=" ".join(Text.from_markup(str(line)).plain for line in certificate(checked)),
         violated=any(run.violates for run in checked),
@@ -180,6 +195,16 @@ def _sources(judgements: list[Judgement]) -> dict[str, tuple[str, int]]:
     """Of each source of claims: what it is about, and how many claims it has."""
     letters = [source_of(judgement.claim) for judgement in judgements]
     return {letter: (SOURCES.get(letter, "other"), letters.count(letter)) for letter in dict.fromkeys(letters)}
+
+
+def _headlines(judgements: list[Judgement]) -> dict[str, list[dict[str, Any]]]:
+    """The questions whose claims have a verdict here, with those claims."""
+    decided = {judgement.claim.id: judgement for judgement in judgements if judgement.verdict != "open"}
+    answers = {
+        question: [claim_fields(decided[name]) for name in names if name in decided]
+        for question, names in HEADLINES.items()
+    }
+    return {question: claims for question, claims in answers.items() if claims}
 
 
 def claim_fields(judgement: Judgement) -> dict[str, Any]:
@@ -283,7 +308,8 @@ def _table(part: StudyPart) -> dict[str, Any]:
         places.setdefault(tuple(row.cell.items()), []).append(row)
     names = _union(row.cell for row in part.rows)
     metrics = _union(result.metrics for _, result in part.ended)
-    costs = [name for name in _union(row.metrics for row in part.rows) if name not in (*names, *metrics)]
+    other = [name for name in _union(row.metrics for row in part.rows) if name not in (*names, *metrics)]
+    costs = [name for name in other if name not in BOOKKEEPING]
     columns = {
         name: [
             _mean([row.metrics[name] for row in seeds if name in row.metrics], name in metrics)
