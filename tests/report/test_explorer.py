@@ -10,7 +10,8 @@ from headwise.cost import DTYPE_BYTES, activation_bytes, cost_of, decode_bytes
 from headwise.known import KNOWN, Known
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
-from headwise.report.explorer import explore, page_data, page_path, render
+from headwise.report.explorer import explore, page_data, published_rows, render
+from headwise.report.page import page_path
 from headwise.report.sections import Section, StudyPart
 from headwise.search import equal_cost
 from headwise.shape import ModelShape, ShapeError
@@ -403,6 +404,36 @@ def test_everything_has_a_name_for_those_who_do_not_see_it(tab):
     )
 
 
+@in_browser
+def test_published_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch):
+    """A row as the table of evidence has it; only rows about what differs between A and B are shown."""
+    row = {
+        "axis": "kv_heads",
+        "base_shape": "w64-h4",
+        "arm_shape": "w64-h4-g1",
+        "base": "",
+        "task": "text",
+        "metric": "loss",
+    }
+    row |= {"value_base": 2.0, "value_arm": 2.1, "effect": "worse", "params_base": 10**9, "held": "params", "note": ""}
+    row |= {"source": EVIL, "url": "https://example.org/x"}
+    rows = [row, row | {"axis": "depth_vs_width", "params_base": 10**10}]
+    monkeypatch.setattr("headwise.report.explorer.published_rows", lambda: rows)
+    page = tmp_path / "page.html"
+    page.write_text(render(["w64-h4-L2", "w64-h4-g2-L2"]))
+    chromium.look(1280)
+    chromium.open(page.as_uri())
+    shown = "[...document.querySelectorAll('#evidence-rows tr')].map((one) => one.cells[1].firstChild.textContent)"
+    assert chromium.ask(shown) == ["w64-h4 → w64-h4-g1"]
+    assert "1 published comparison about kv_heads" in chromium.ask(
+        "document.getElementById('evidence-about').textContent"
+    )
+    type_in(chromium, "b-layers-0", "3", "change")
+    assert len(chromium.ask(shown)) == 2
+    assert chromium.console == []
+    assert chromium.ask("window.hacked") is None
+
+
 # ---- without a browser ---------------------------------------------------------------------------------------------
 
 
@@ -411,7 +442,7 @@ def test_the_page_is_small_and_holds_no_foreign_html(section):
     assert len(text.encode()) < MOST_BYTES
     assert EVIL not in text
     assert text.count("<script") == 2
-    assert "evidence" not in page_data() or page_data()["evidence"] is None or page_data()["evidence"]
+    assert page_data()["evidence"] == published_rows()
 
 
 def test_out_is_a_file_or_a_folder(tmp_path):

@@ -112,7 +112,7 @@ function showEvidence(a, b) {
   const rows = DATA.evidence.filter((row) => !b || axes(row).some((axis) => differing.includes(axis)));
   rows.sort((one, other) => Number(other.params_base || 0) - Number(one.params_base || 0));
   byId("evidence-about").textContent = !b ? `${rows.length} published comparisons; choose a B to see those about its move.`
-    : rows.length ? `${rows.length} published comparisons about ${differing.join(", ")}, the largest models first.`
+    : rows.length ? `${rows.length} published ${rows.length === 1 ? "comparison" : "comparisons"} about ${differing.join(", ")}, the largest models first.`
       : `No published comparison in the list is about ${differing.join(", ") || "this move"}.`;
   host.replaceChildren(...rows.slice(0, 200).map((row) => make("tr", {},
     make("td", { class: "number" }, row.params_base ? short(row.params_base) : ""),
