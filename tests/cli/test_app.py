@@ -172,3 +172,9 @@ def test_shapes_to_compare_are_arguments():
     named = as_json("compare", "--base", "w16-h2-L1", "--arms", "w16-h1-L1", *settings)
     given = as_json("compare", "w16-h2-L1", "w16-h1-L1", *settings)
     assert [arm["shape"] for arm in given["arms"]] == [arm["shape"] for arm in named["arms"]]
+
+
+def test_an_old_name_of_an_option_says_the_new_one():
+    done = headwise("train", "--task", "chess", "--batch", "8", check=False)
+    assert "--batch is now --batch-size" in done.stderr
+    assert "is now" not in headwise("train", "--task", "chess", "--batch-size", "8", check=False).stderr

@@ -27,6 +27,9 @@ PANELS = {  # what people want, and the commands for it, in the order of the hel
 }
 
 
+OLD_NAMES = {"--rates": "--lr", "--batch": "--batch-size"}  # they go with version 0.3
+
+
 class Commands(TyperGroup):
     """The commands, in panels; an interrupt says what was saved, and exits with 130."""
 
@@ -37,6 +40,8 @@ class Commands(TyperGroup):
         return sorted(known, key=lambda name: order.index(name) if name in order else len(order))
 
     def invoke(self, ctx: Any) -> Any:
+        for old in OLD_NAMES.keys() & {word.partition("=")[0] for word in sys.argv}:
+            typer.echo(f"headwise: {old} is now {OLD_NAMES[old]}; the old name goes with version 0.3", err=True)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stopped:

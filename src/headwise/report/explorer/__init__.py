@@ -125,7 +125,11 @@ def render(
     own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
     data = page_data(shapes, sections, inspection, charts)
     templates = Environment(
-        loader=PackageLoader("headwise.report", "explorer"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("headwise.report", "explorer"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     hashes = [f"{kind}-src '{inline_hash(text)}'" for kind, text in own.items()]
     return templates.get_template("page.html").render(

@@ -113,10 +113,15 @@ class CurveChart {
     const dots = this.known(x, y);
     const low = Math.max(1, at / 16), high = x === "kv_heads" ? model.layer.heads : Math.max(at * 16, 8);
     const xs = x === "kv_heads" ? divisors(model.layer.heads) : spaced(low, high, 48);
-    const curves = [["half", budget / 2n], ["same", budget], ["twice", budget * 2n]].map(([name, price]) => ({
-      name,
-      points: xs.map((value) => [value, solve(model, x, y, value, price, hold, options, length)]).filter(([, v]) => v),
-    }));
+    const asked = JSON.stringify([model, options, hold, trade, length]);
+    if (this.asked !== asked) { // B may move without them
+      this.asked = asked;
+      this.curves = [["half", budget / 2n], ["same", budget], ["twice", budget * 2n]].map(([name, price]) => ({
+        name,
+        points: xs.map((value) => [value, solve(model, x, y, value, price, hold, options, length)]).filter(([, v]) => v),
+      }));
+    }
+    const { curves } = this;
     this.model = model;
     this.budget = budget;
     const own = curves[1].points;
