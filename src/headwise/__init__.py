@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from headwise.options import ModelOptions as ModelOptions
     from headwise.options import preset as preset
     from headwise.report.evidence_page import write_evidence as write_evidence
+    from headwise.report.explorer import Explorer as Explorer
+    from headwise.report.explorer import explore as explore
     from headwise.report.page import Report as Report
     from headwise.report.page import write_report as write_report
     from headwise.report.theory import bound as bound
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
     from headwise.training.run import Run as Run
     from headwise.training.run import RunResult as RunResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Answer": "comparison.answer",
@@ -86,6 +88,7 @@ _HOME = {
     "Evidence": "comparison.evidence.table",
     "Conversion": "checkpoints.conversion.result",
     "Execution": "training.run",
+    "Explorer": "report.explorer",
     "Exported": "checkpoints.export",
     "Inspection": "checkpoints.inspection",
     "KNOWN": "known",
@@ -121,6 +124,7 @@ _HOME = {
     "equal_cost": "checkpoints.configuration",
     "equal_time": "measure.step_time",
     "evidence": "comparison.evidence.table",
+    "explore": "report.explorer",
     "export_hf": "checkpoints.export",
     "export_runs": "store.listing",
     "find": "known",

@@ -115,7 +115,8 @@ def cost_of(
     cached = kv_bytes_per_token(shape, options, dtype)
     kv_bytes = batch * cached_numbers(shape, known.windows, length) * DTYPE_BYTES[dtype]
     active = counts["total"] - (experts.idle(shape.width) if experts else 0)
-    looked_up = counts["embeddings"] if options.vocab and not options.tied else 0  # a row of the table, not all of it
+    tied = options.family == "decoder" and options.tied
+    looked_up = counts["embeddings"] - (options.vocab * shape.width if tied else 0)  # a row of the table, not all of it
     return Cost(
         shape=str(shape),
         context=length,

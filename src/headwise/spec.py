@@ -11,7 +11,8 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, get_args, get_origin
@@ -21,6 +22,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 class SpecError(ValueError):
     """One sentence: what was asked for and why it is not possible."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> SpecError:
+    """No such name: those that look like it, else all there are, and what else could be given."""
+    names = list(known)
+    close = get_close_matches(name.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    more = f" Or {otherwise}" if close and otherwise else f", or {otherwise}" if otherwise else ""
+    return SpecError(f"no {kind} '{name}'; {hint}{more}")
 
 
 class Spec(BaseModel):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwise.charts.curves import by_parameters, curves, frontier, measured
-from headwise.charts.grammar import COLORS, save
+from headwise.charts.curves import by_parameters, curves, frontier, in_order, measured, short_names
+from headwise.charts.grammar import COLORS, MORE_COLORS, save
 from headwise.charts.ranks import rank_curves
 from headwise.store.rows import Row
 
@@ -47,14 +47,15 @@ def test_curves_have_titles_axes_and_colours():
     assert {one["y"]["title"] for one in encodings(chart) if "title" in one["y"]} == {"test error"}
     assert all(one["x"]["scale"]["type"] == "log" for one in encodings(chart))
     for one in encodings(chart):
-        assert one["color"]["scale"]["range"] == COLORS
+        assert one["color"]["scale"]["range"] == [*COLORS, *MORE_COLORS]
         assert one["color"]["sort"] == ["base", "thin", "theory"]
 
 
 def test_a_frontier_has_a_panel_per_cost_that_differs():
     equal = [Row(row.cell, row.seed, row.metrics | {"flops": 7.0}, "") for row in rows()]
     chart = frontier(equal, "arm", "Costs", ["note"], "bits per byte").to_dict()
-    assert [panel["title"]["text"] for panel in chart["concat"]] == ["against parameters"]
+    assert {one["x"]["title"] for one in encodings(chart)} == {"parameters"}
+    assert {one["text"]["field"] for one in encodings(chart) if "text" in one} == {"label"}  # each point is named
     assert "equal for all: training FLOPs 7" in chart["title"]["subtitle"]
     assert {one["y"]["title"] for one in encodings(chart) if "title" in one["y"]} == {"bits per byte"}
 
@@ -82,3 +83,17 @@ def test_a_chart_is_saved_as_pictures_and_as_a_page(tmp_path):
     assert b"Saved" in svg
     assert b"Saved" in html
     assert b'src="http' not in html
+
+
+def test_legends_are_in_numeric_order():
+    assert in_order(["× 16", "× 2", "× 8"]) == ["× 2", "× 8", "× 16"]
+    assert in_order(["thin", "base 2"]) == ["thin", "base 2"]  # no order that all have
+
+
+def test_labels_tell_variants_apart():
+    names = ["base (6 layers, 2 heads)", "equal (1 layer, 9 heads)", "equal (2 layers, 4 heads)", "control"]
+    assert list(short_names(names).values()) == ["base", "1 layer", "2 layers", "control"]
+
+
+def test_a_dozen_variants_have_a_colour_each():
+    assert len({*COLORS, *MORE_COLORS}) == 12

@@ -2,6 +2,8 @@
 
 import pytest
 
+from headwise.cli.app import PANELS, known_shapes
+from headwise.cli.terminal import bar
 from headwise.known import KNOWN
 from helpers.commands import as_json, headwise
 
@@ -108,6 +110,8 @@ def test_a_wrong_command_is_one_sentence_and_exit_code_2(words, message):
 def test_demo_says_what_it_would_do():
     plan = as_json("demo", "--dry-run")
     assert plan["shapes"] == ["w16-h1", "w16-h2", "w16-h4", "w16-h8", "w16-h16"]
+    assert plan["runs"] == 10
+    assert plan["seconds"] > 0
 
 
 def test_a_short_demo_goes_the_whole_way(tmp_path):
@@ -117,3 +121,70 @@ def test_a_short_demo_goes_the_whole_way(tmp_path):
     assert (tmp_path / "out" / "rank-cliff.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "rank-cliff.html").read_text()
     assert '<script src="http' not in page
+
+
+def test_version_and_short_help():
+    import headwise as package
+
+    assert headwise("--version").stdout == f"headwise {package.__version__}\n"
+    assert headwise("-h").stdout == headwise("--help").stdout
+    assert "Example: headwise cost" in headwise("cost", "-h").stdout
+
+
+def test_every_command_has_its_panel():
+    """In the help the panels come in the order of what people want, and nothing is left over."""
+    text = headwise("--help").stdout
+    titles = [title for title in PANELS if f"─ {title} ─" in text]
+    assert titles == list(PANELS)
+    assert [text.index(title) for title in titles] == sorted(text.index(title) for title in titles)
+    assert "─ Other ─" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["shpaes"], "Did you mean 'shapes'"),
+        (["study", "show", "rank-clif"], "did you mean rank-cliff?"),
+        (["tasks", "txet"], "did you mean text?"),
+        (["cost", "gtp2"], "nearest that works: gpt2"),
+        (["explore", "gtp2"], "nearest that works: gpt2"),
+    ],
+)
+def test_what_was_meant_is_guessed(words, message):
+    done = headwise(*words, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_known_models_complete_in_a_shell():
+    assert known_shapes("llama") == ["llama-3.2-1b", "llama-3-8b"]
+
+
+def test_explore_writes_a_page(tmp_path):
+    page = tmp_path / "deep" / "x.html"
+    found = as_json("explore", "gpt2", "w768-h6-L12", "--no-ledger", "--out", str(page))
+    assert found == {"page": str(page), "shapes": ["gpt2", "w768-h6-L12"], "claims": 0, "opened": False}
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert f"wrote {tmp_path}" in headwise("explore", "--no-ledger", "--no-browser", "--out", str(tmp_path)).stdout
+    assert (tmp_path / "index.html").exists()
+
+
+def test_progress_is_plain_lines_where_it_is_piped(capsys):
+    assert list(bar("studies")(range(25))) == list(range(25))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "studies: 3 of 25"
+    assert lines[-1] == "studies: 25 of 25"
+    assert len(lines) == 10
+
+
+def test_shapes_to_compare_are_arguments():
+    settings = ("--task", "recall", "--budget", "1h", "--steps", "20", "--seeds", "3", "--dry-run", "--json")
+    named = as_json("compare", "--base", "w16-h2-L1", "--arms", "w16-h1-L1", *settings)
+    given = as_json("compare", "w16-h2-L1", "w16-h1-L1", *settings)
+    assert [arm["shape"] for arm in given["arms"]] == [arm["shape"] for arm in named["arms"]]
+
+
+def test_an_old_name_of_an_option_says_the_new_one():
+    done = headwise("train", "--task", "chess", "--batch", "8", check=False)
+    assert "--batch is now --batch-size" in done.stderr
+    assert "is now" not in headwise("train", "--task", "chess", "--batch-size", "8", check=False).stderr

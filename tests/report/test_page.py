@@ -283,7 +283,7 @@ def test_charts_are_pictures_of_the_rows(cliff):
 
 def test_a_page_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(SpecError, match=r"cannot write .*index.html: .*; choose another folder with --out"):
+    with pytest.raises(SpecError, match=r"cannot write .*index.html: .*; choose another place with --out"):
         write_page([], [], "", tmp_path / "file")
 
 

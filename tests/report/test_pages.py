@@ -93,7 +93,7 @@ def test_the_filter_works(tab):
     assert choose(tab, verdict="open") == (["Q2", "Q14"], ["rank-bound", "in-context"], "2 of 6 claims")
     holding = ["Q3", "Q7", "Q8", "Q9"]
     assert choose(tab, verdict="holds") == (holding, ["rank-bound", "rank-cliff"], "4 of 6 claims")
-    assert choose(tab, verdict="holds", source="L") == ([], [], "0 of 6 claims")
+    assert choose(tab, verdict="fails", source="Q") == ([], [], "0 of 6 claims")
     assert choose(tab, verdict="", source="")[0] == everything
     assert tab.console == []
 

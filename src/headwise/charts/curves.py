@@ -1,13 +1,14 @@
 """One chart for most studies: measured points with their spread, what theory says as lines, published values hollow."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import mean
 from typing import Any, Literal, TypedDict
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK
+from headwise.charts.grammar import COLORS, INK, MORE_COLORS
 from headwise.store.rows import Row
 
 Kind = Literal["measured", "scattered", "theory", "published"]
@@ -64,24 +65,51 @@ def curves(
     points: list[Mark],
     title: str,
     notes: list[str],
-    x: str,
+    x: str | Mapping[str, str],
     y: str,
     *,
     log_x: bool = True,
     log_y: bool = True,
     x_format: str = "",
+    labels: bool = False,
 ) -> Any:
-    """A panel for each `panel`; a legend for the series. Lines without points are theory."""
+    """A panel for each `panel`; a legend for the series, in numeric order. Lines without points are theory.
+
+    `x` is the title of the axis, or of each panel's. With `labels` every point says its series.
+    """
     places = sorted({point["x"] for point in points if point["kind"] == "measured"})
     ticks = alt.Axis(values=places, format="~g") if log_x and 0 < len(places) <= MOST_TICKS else alt.Axis()
     ticks = alt.Axis(format=x_format, tickCount=FEW_TICKS) if x_format else ticks
-    across = alt.X("x:Q", title=x, axis=ticks).scale(type="log" if log_x else "linear", nice=False, padding=12)
+    scale = alt.Scale(type="log" if log_x else "linear", nice=False, padding=30 if labels else 12)
     up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False, nice=False, padding=8)
-    names = list(dict.fromkeys(point["series"] for point in points))
-    color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(range=COLORS)
-    base = alt.Chart(alt.Data(values=[dict(point) for point in points])).encode(x=across, color=color)
-    kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in KEY}
-    layers = [
+    names = in_order(point["series"] for point in points)
+    color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(
+        domain=names, range=[*COLORS, *MORE_COLORS]
+    )
+    short = short_names(names)
+    values = [{**point, "label": short[point["series"]]} for point in points]
+
+    def layers_of(across: alt.X) -> list[alt.Chart]:
+        base = alt.Chart(alt.Data(values=values)).encode(x=across, color=color)
+        kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in KEY}
+        return _layers(kinds, up) + ([_labels(kinds["measured"], up)] if labels else [])
+
+    panels = []
+    for name in dict.fromkeys(point["panel"] for point in points):
+        along = x if isinstance(x, str) else x[name]
+        heading = alt.TitleParams(name if name != along else "", fontSize=14, fontWeight="normal", color=INK, offset=4)
+        across = alt.X("x:Q", title=along, axis=ticks, scale=scale)
+        panel = alt.layer(*layers_of(across)).transform_filter(alt.datum.panel == name)
+        panels.append(panel.properties(width=340, height=300, title=heading))
+    drawn = {point["kind"] for point in points}
+    heading = alt.TitleParams(
+        title, subtitle=[*notes, "; ".join(meaning for kind, meaning in KEY.items() if kind in drawn)]
+    )
+    return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
+
+
+def _layers(kinds: Mapping[Kind, alt.Chart], up: alt.Y) -> list[alt.Chart]:
+    return [
         kinds["theory"].mark_line(strokeDash=[6, 4], strokeWidth=2).encode(y=up),
         kinds["measured"].mark_line(strokeWidth=1.5, opacity=0.7).encode(y=up),
         kinds["measured"].mark_rule(strokeWidth=4, opacity=0.4).encode(y="low:Q", y2="high:Q"),
@@ -89,16 +117,29 @@ def curves(
         kinds["scattered"].mark_point(filled=True, size=40, opacity=0.8).encode(y=up),
         kinds["published"].mark_point(filled=False, size=90, strokeWidth=2).encode(y=up),
     ]
-    panels = []
-    for name in dict.fromkeys(point["panel"] for point in points):
-        heading = alt.TitleParams(name, fontSize=14, fontWeight="normal", color=INK, offset=4)
-        panel = alt.layer(*layers).transform_filter(alt.datum.panel == name)
-        panels.append(panel.properties(width=340, height=300, title=heading))
-    drawn = {point["kind"] for point in points}
-    heading = alt.TitleParams(
-        title, subtitle=[*notes, "; ".join(meaning for kind, meaning in KEY.items() if kind in drawn)]
-    )
-    return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
+
+
+def _labels(points: alt.Chart, up: alt.Y) -> alt.Chart:
+    return points.mark_text(align="left", dx=8, fontSize=12).encode(y=up, text="label:N")
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """What stands before a bracket; where several share that, the first thing in it: "thin", "2 layers"."""
+    parts = {name: name.partition(" (") for name in names}
+    before = [start for start, _, _ in parts.values()]
+    return {
+        name: start if before.count(start) == 1 else inside.partition(",")[0].rstrip(")") or start
+        for name, (start, _, inside) in parts.items()
+    }
+
+
+def in_order(series: Iterable[str]) -> list[str]:
+    """Names as they first appear; where each has a number in it, by the numbers."""
+    names = list(dict.fromkeys(series))
+    numbers = [[float(part) for part in re.findall(r"\d+(?:\.\d+)?", name)] for name in names]
+    if not all(numbers):
+        return names
+    return [name for _, name in sorted(zip(numbers, names, strict=True), key=lambda pair: pair[0])]
 
 
 COSTS = {
@@ -129,6 +170,7 @@ def frontier(rows: Iterable[Row], series: str, title: str, notes: list[str], err
         for variant, its_rows in variants.items():
             errors = [row.metrics["error"] for row in its_rows]
             label = str(variant) if isinstance(variant, str) else f"{series}: {variant}"
-            points.append(across_seeds(errors, at[variant], label, f"against {name}"))
+            points.append(across_seeds(errors, at[variant], label, name))
     same = [f"equal for all: {', '.join(equal)}"] if equal else []
-    return curves(points, title, [*notes, *same], "cost", error, log_x=False, log_y=False, x_format="~s")
+    axes = {point["panel"]: point["panel"] for point in points}
+    return curves(points, title, [*notes, *same], axes, error, log_x=False, log_y=False, x_format="~s", labels=True)

@@ -1,7 +1,7 @@
 """The theme of every chart, and how one is saved: as a picture, and as a page that needs no network.
 
-The theme is colour-blind safe (Okabe and Ito's colours), legible in print, and draws its own white ground, so that it
-reads the same on a dark screen.
+The theme is colour-blind safe (Okabe and Ito's colours), legible in print, and draws its own white ground; pages
+turn its lightness round on a dark screen.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ import altair as alt
 
 INK, MUTED, GRID = "#1a1a1a", "#666666", "#e6e6e6"
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MORE_COLORS = ["#882255", "#999933", "#7F7F7F", "#332288", "#8C564B"]  # so that no two of a dozen share one
 
 
 @alt.theme.register("headwise", enable=True)

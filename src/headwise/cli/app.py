@@ -19,11 +19,32 @@ from headwise.cli import tasks as cli_tasks
 from headwise.cli import theory as cli_theory
 from headwise.cli.terminal import AsJson, listed, print_json, progress, show_or_json, watched
 
+PANELS = {  # what people want, and the commands for it, in the order of the help
+    "Start": ("demo", "explore", "doctor"),
+    "Price a shape": ("cost", "shapes"),
+    "Choose a shape": ("suggest", "compare", "predict", "evidence", "tasks", "train"),
+    "Your model": ("inspect", "truncate", "convert", "export-hf"),
+    "Papers and claims": ("claims", "study", "theory", "report", "open"),
+    "Stored runs": ("runs", "export"),
+}
+
+
+OLD_NAMES = {"--rates": "--lr", "--batch": "--batch-size"}  # of compare and train; they go with version 0.3
+
 
 class Commands(TyperGroup):
-    """The commands; an interrupt says what was saved, and exits with 130."""
+    """The commands, in panels; an interrupt says what was saved, and exits with 130."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """As the panels list them, others after them."""
+        order = [name for names in PANELS.values() for name in names]
+        known = super().list_commands(ctx)
+        return sorted(known, key=lambda name: order.index(name) if name in order else len(order))
 
     def invoke(self, ctx: Any) -> Any:
+        words = sys.argv[2:] if sys.argv[1:2] in (["compare"], ["train"]) else []
+        for old in OLD_NAMES.keys() & {word.partition("=")[0] for word in words}:
+            typer.echo(f"headwise: {old} is now {OLD_NAMES[old]}; the old name goes with version 0.3", err=True)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stopped:
@@ -34,15 +55,40 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
+def print_version(wanted: bool) -> None:
+    """Say it and stop, where it was asked for."""
+    if wanted:
+        import headwise
+
+        typer.echo(f"headwise {headwise.__version__}")
+        raise typer.Exit
+
+
+def known_shapes(incomplete: str) -> list[str]:
+    """The known models that a word may become, for completion in a shell."""
+    from headwise.known import KNOWN
+
+    return [name for name in KNOWN if name.startswith(incomplete)]
+
+
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="What shape should attention have? Heads, ranks, sharing, depth: at equal cost, on your task.",
-    epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise shapes nanochat-d28[/bold]",
+    epilog="Start with: [bold]headwise demo[/bold]   then: [bold]headwise explore gpt2[/bold]",
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """What shape should attention have? Heads, ranks, sharing, depth: at equal cost, on your task."""
+
 
 for commands in (
     cli_runs, cli_report, cli_tasks, cli_theory, cli_checkpoints, cli_compare, cli_evidence, cli_predict, cli_export,
@@ -51,7 +97,11 @@ for commands in (
 
 ShapesArgument = Annotated[
     list[str],
-    typer.Argument(help="Shapes (w512-h8-L6), known models (gpt2) or config.json files.", show_default=False),
+    typer.Argument(
+        help="Shapes (w512-h8-L6), known models (gpt2) or config.json files.",
+        show_default=False,
+        autocompletion=known_shapes,
+    ),
 ]
 FamilyOption = Annotated[
     str,
@@ -118,7 +168,7 @@ def demo(
 
     if dry_run:
         planned = headwise.plan_demo(seeds, steps)
-        return show_or_json(planned, as_json, lambda plan: [f"{name}: {value}" for name, value in vars(plan).items()])
+        return show_or_json(planned, as_json, lambda plan: [plan.headline, f"shapes: {', '.join(plan.shapes)}"])
     check_writable(out)
     show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
 
@@ -210,3 +260,15 @@ def doctor(
     from headwise.report.tables import doctor_tables, show
 
     show(*doctor_tables(examination.as_dict()))
+
+
+def _into_panels() -> None:
+    """Every command, in the panel of what people want when they use it."""
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of.get(command.name or command.callback.__name__, "Other")  # type: ignore[union-attr]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of.get(group.name or "", "Other")
+
+
+_into_panels()

@@ -23,20 +23,22 @@ from headwise.cli.terminal import (
 
 def add_to(app: typer.Typer) -> None:
     """Hang these commands on the main one."""
-    app.command(epilog="Example: headwise compare --task text:my.txt --base w64-h4-L2 --budget 25m")(
-        with_recipe(compare)
-    )
+    app.command(epilog="Example: headwise compare w64-h4-L2 --task text:my.txt --budget 25m")(with_recipe(compare))
     app.command(epilog="Example: headwise suggest nanochat-d20 --goal memory --context 32k")(suggest)
 
 
 def compare(
+    shapes: Annotated[
+        list[str] | None,
+        typer.Argument(help="The shape to beat, then variants.", show_default="the task's usual one, equal costs"),
+    ] = None,
     task: Annotated[
         str, typer.Option(help="Task to train on, such as text:my.txt; headwise tasks lists them.", show_default="none")
     ] = "",
-    base: Annotated[str, typer.Option(help="The shape to beat.", show_default="the task's usual one")] = "",
+    base: Annotated[str, typer.Option(help="The same as the first SHAPE.", show_default="none")] = "",
     arms: Annotated[
         list[str] | None,
-        typer.Option(help="A variant to compare; repeat for more.", show_default="shapes of equal cost"),
+        typer.Option(help="The same as a further SHAPE; repeat for more.", show_default="none"),
     ] = None,
     hold: Annotated[
         str, typer.Option(help="Cost equal in all variants: params (of the body), flops, kv (KV cache) or time.")
@@ -119,11 +121,12 @@ def compare(
 
     if sum(map(bool, (task, command, from_))) != 1:
         raise SpecError("give one of --task (to train here), --command (your own trainer) and --from (finished runs)")
+    base, *given = [*([base] if base else []), *(shapes or [])] or [""]
     if from_:
         about: dict[str, Any] = {"arm_columns": listed(arm_columns), "higher_is_better": higher_is_better}
         answer = headwise.compare_table(from_, base, metric=metric, out=out, **about)
         return show_or_json(answer, as_json, answer_tables)
-    variants = [shape for text in arms or [] for shape in text.split()]
+    variants = [shape for text in [*given, *(arms or [])] for shape in text.split()]
     settings: dict[str, Any] = {"command": command, "metric_json": metric_json, "metric": metric, "hold": hold}
     settings |= {"vary": listed(vary), "budget": budget, "steps": steps, "seeds": seeds}
     settings |= {"learning_rates": lr, "batch_size": batch_size, "workers": workers, "ray": ray}

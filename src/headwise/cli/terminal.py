@@ -1,7 +1,7 @@
 """What the commands share: options, a result as a table or as JSON, progress, and where results are."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -74,12 +74,15 @@ def watched(runs: "list[Run]", stage: str) -> "Iterator[Watch]":
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on standard error."""
+    """A bar with the time left, on standard error; a line for every tenth where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     console.print(what, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield _lines(what)
+        return
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("left:"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -94,4 +97,24 @@ def bar(what: str) -> Any:
     from rich.progress import track
 
     screen = Console(stderr=True)
-    return partial(track, description=what, console=screen, transient=True, disable=not screen.is_terminal)
+    if screen.is_terminal:
+        return partial(track, description=what, console=screen, transient=True)
+    return partial(_counted, _lines(what))
+
+
+def _counted(tell: Callable[[int, int], None], items: Sequence[Any]) -> Iterator[Any]:
+    for done, item in enumerate(items, 1):
+        yield item
+        tell(done, len(items))
+
+
+def _lines(what: str) -> Callable[[int, int], None]:
+    """A plain line whenever another tenth is done."""
+    tenths = [0]
+
+    def tell(done: int, total: int) -> None:
+        if total and (now := 10 * done // total) > tenths[0]:
+            tenths[0] = now
+            typer.echo(f"{what}: {done} of {total}", err=True)
+
+    return tell

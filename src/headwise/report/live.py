@@ -14,7 +14,7 @@ UNITS = 10_000  # of the whole sweep's work
 
 @contextmanager
 def live_sweep(runs: list[Run]) -> Iterator[Watch]:
-    """A Watch that draws on standard error; quiet where nobody looks."""
+    """A Watch that draws on standard error; where that is no terminal, a line for every run that ends."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
     total = max(1, sum(work(run) for run in runs))
@@ -61,8 +61,17 @@ class _Drawing:
         error = result.metrics.get("error", float("inf"))
         if result.status == "done" and error < self.least:
             self.least, self.best = error, f", best {error:.3f} ({run.shape})"
-        self.bars.update(self.whole, description=f"{self.ended} of {self.runs} runs{self.best}")
+        told = f"{self.ended} of {self.runs} runs{self.best}"
+        self.bars.update(self.whole, description=told)
         self._advance(run, 1.0)
+        if not self.bars.console.is_terminal:
+            self.bars.console.print(f"{told}{self._time_left()}", highlight=False, soft_wrap=True)
+
+    def _time_left(self) -> str:
+        left = self.bars.tasks[0].time_remaining
+        if not left or self.ended == self.runs:
+            return ""
+        return f", about {left / 60:.0f} min left" if left >= 120 else f", about {left:.0f} s left"
 
     def _go_on(self, run: Run, step: int) -> None:
         """From a checkpoint: what was done before is neither left nor a sign of how fast the rest goes."""

@@ -41,6 +41,20 @@ _TITLES = {
     "nats_per_token": "nats/token",
     "trivial_error": "error of a constant predictor",
 }
+BOOKKEEPING = (
+    "seconds",
+    "latency",
+    "learning_rate",
+    "heads",
+    "flops",
+    "kv_bytes_per_token",
+)  # of a run, not its answer
+HEADLINES = {  # the questions people come with, and the claims that answer them
+    "Can more heads replace rank?": ("Q7", "Q8"),
+    "Do fewer layers with more heads keep quality?": ("L5", "L6", "L7"),
+    "Should heads be larger than usual, at equal parameters?": ("N1", "N2"),
+    "What do shared or compressed keys and values cost?": ("N3", "N4"),
+}
 
 
 @dataclass(frozen=True)
@@ -84,20 +98,20 @@ def write_report(
 ) -> Report:
     """Write the page: the ledger, and every study with its chart; `studies` are files of your own beside ours.
 
-    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the
-    page's folder, beside the store by default. `watch` is given the studies and gives them back one by one: it may
-    show how far the work has come.
+    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the page's
+    file (x.html) or its folder, beside the store by default. `watch` is given the studies and gives them back one by
+    one: it may show how far the work has come.
     """
     from headwise.ledger.certify import COVERED, check
     from headwise.store.opening import opened
     from headwise.studies import load_all
 
-    folder = Path(out).expanduser() if out else folder_beside(store)
+    place = Path(out).expanduser() if out else folder_beside(store)
     with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", asked=COVERED))
         origin = str(results or runs.path.name)
-    return Report(write_page(sections, checked, origin, folder), sections)
+    return Report(write_page(sections, checked, origin, place), sections)
 
 
 def folder_beside(store: str | Path | None = None) -> Path:
@@ -107,16 +121,26 @@ def folder_beside(store: str | Path | None = None) -> Path:
     return Path(store or default_path()).expanduser().with_suffix(".report")
 
 
-def write_page(sections: list[Section], checked: list[Checked], origin: str, folder: Path) -> Path:
-    """Write `index.html` into a folder and say where it is; an earlier page stays until the new one is whole."""
-    page, text = folder / "index.html", render(sections, checked, origin)
-    partial = page.with_name(".index.html.partial")
+def write_page(sections: list[Section], checked: list[Checked], origin: str, out: Path) -> Path:
+    """Write the page to a file, or into a folder, and say where it is."""
+    return write_file(render(sections, checked, origin), page_path(out))
+
+
+def page_path(out: str | Path, name: str = "index.html") -> Path:
+    """`x.html` is a file, anything else a folder for one."""
+    path = Path(out).expanduser()
+    return path if path.suffix.lower() in (".html", ".htm") else path / name
+
+
+def write_file(text: str, page: Path) -> Path:
+    """Write a page; an earlier one stays until the new one is whole."""
+    partial = page.with_name(f".{page.name}.partial")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
         partial.replace(page)
     except OSError as error:
-        raise SpecError(f"cannot write {page}: {error}; choose another folder with --out") from None
+        raise SpecError(f"cannot write {page}: {error}; choose another place with --out") from None
     return page.resolve()
 
 
@@ -137,11 +161,12 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
     return templates.get_template("page.html").render(
         **own,
         policy="; ".join(
-            ["default-src 'none'", "img-src data:", *(f"{k}-src '{_hash(text)}'" for k, text in own.items())]
+            ["default-src 'none'", "img-src data:", *(f"{k}-src '{inline_hash(text)}'" for k, text in own.items())]
         ),
-        claims=[_claim(judgement) for judgement in judgements],
+        claims=[claim_fields(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
         sources=_sources(judgements),
+        headlines=_headlines(judgements),
         sections=[_section(section) for section in ordered],
         certificate=" ".join(Text.from_markup(str(line)).plain for line in certificate(checked)),
         violated=any(run.violates for run in checked),
@@ -157,7 +182,7 @@ def _file(name: str) -> Markup:
     return Markup(files("headwise.report").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _hash(text: str) -> str:
+def inline_hash(text: str) -> str:
     """What the browser compares an inline style or script with before it obeys it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -171,7 +196,17 @@ def _sources(judgements: list[Judgement]) -> dict[str, tuple[str, int]]:
     return {letter: (SOURCES.get(letter, "other"), letters.count(letter)) for letter in dict.fromkeys(letters)}
 
 
-def _claim(judgement: Judgement) -> dict[str, Any]:
+def _headlines(judgements: list[Judgement]) -> dict[str, list[dict[str, Any]]]:
+    """The questions whose claims have a verdict here, with those claims."""
+    decided = {judgement.claim.id: judgement for judgement in judgements if judgement.verdict != "open"}
+    answers = {
+        question: [claim_fields(decided[name]) for name in names if name in decided]
+        for question, names in HEADLINES.items()
+    }
+    return {question: claims for question, claims in answers.items() if claims}
+
+
+def claim_fields(judgement: Judgement) -> dict[str, Any]:
     claim, deciding = judgement.claim, judgement.deciding
     return {
         "id": claim.id,
@@ -201,7 +236,7 @@ def _section(section: Section) -> dict[str, Any]:
         "name": section.name,
         "lead": lead,
         "about": rest.strip(),
-        "claims": [_claim(judgement) for judgement in section.judgements],
+        "claims": [claim_fields(judgement) for judgement in section.judgements],
         "parts": [_part(section.name, part) for part in section.parts],
     }
 
@@ -265,7 +300,8 @@ def _table(part: StudyPart) -> dict[str, Any]:
         places.setdefault(tuple(row.cell.items()), []).append(row)
     names = _union(row.cell for row in part.rows)
     metrics = _union(result.metrics for _, result in part.ended)
-    costs = [name for name in _union(row.metrics for row in part.rows) if name not in (*names, *metrics)]
+    other = [name for name in _union(row.metrics for row in part.rows) if name not in (*names, *metrics)]
+    costs = [name for name in other if name not in BOOKKEEPING]
     columns = {
         name: [
             _mean([row.metrics[name] for row in seeds if name in row.metrics], name in metrics)

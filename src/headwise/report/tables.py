@@ -118,12 +118,12 @@ def demo_lines(demo: "Demo") -> list[RenderableType]:
     """The demo's shapes, with a bar for each error, and what they say."""
     table = _table("heads", "rank", "parameters", "error", "range of seeds", "no skill", "<")
     for row in demo.rows:
-        bar = "█" * max(1, round(20 * row["error"] / demo.trivial_error))
+        bar = "█" * max(1, round(20 * min(1, row["error"] / demo.trivial_error)))
         seeds = f"{row['low']:.3f}–{row['high']:.3f}"
         cells = [f"{row['parameters']:,}", f"{row['error']:.3f}", seeds, f"{demo.trivial_error:.3f}", bar]
         table.add_row(str(row["heads"]), str(row["qk_rank"]), *cells)
     beside = f"Chart: {demo.chart_files[0]}, and .svg, .pdf, .html beside it. " if demo.chart_files else ""
-    return ["", table, "", demo.verdict, f"{beside}Next: headwise shapes nanochat-d28"]
+    return ["", table, "", demo.verdict, f"{beside}Next: headwise explore gpt2"]
 
 
 def doctor_tables(examination: dict[str, Any]) -> list[RenderableType]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from headwise.ledger.study import Study
-from headwise.spec import OwnFile, SpecError
+from headwise.spec import OwnFile, SpecError, unknown
 
 
 def names() -> list[str]:
@@ -23,7 +23,7 @@ def load(name: str) -> Study:
     if name.endswith(".py"):
         return _from_file(name)
     if name not in names():
-        raise SpecError(f"no study '{name}'; there are {', '.join(names())}, or give the path of a .py file")
+        raise unknown("study", name, names(), "give the path of a .py file")
     study: Study = import_module(f"{__name__}.{name.replace('-', '_')}").STUDY
     return study
 

@@ -17,6 +17,7 @@ from headwise.store.rows import rows as rows_of
 from headwise.studies import load
 from headwise.sweep.drive import conduct
 from headwise.sweep.plan import make_plan
+from headwise.sweep.price import price_plan
 from headwise.sweep.resolve import fitted
 from headwise.sweep.watching import Watching, unwatched
 from headwise.training.run import Execution
@@ -69,6 +70,14 @@ class DemoPlan(Shown):
     shapes: list[str]
     seeds: int
     steps: int
+    runs: int
+    seconds: float  # on this machine, from a few steps measured now
+    workers: int
+
+    @property
+    def headline(self) -> str:
+        runs = f"{self.runs} runs of {self.steps:,} steps, {self.seeds} seeds per shape"
+        return f"{runs}: about {max(1, round(self.seconds)):,} seconds on {self.workers} processes of this machine"
 
     def as_dict(self) -> dict[str, Any]:
         """What `headwise demo --dry-run --json` prints."""
@@ -79,8 +88,15 @@ class DemoPlan(Shown):
 
 
 def plan_demo(seeds: int = 2, steps: int = 2000) -> DemoPlan:
-    """What `demo` would run."""
-    return DemoPlan(list(dict.fromkeys(cell.run.shape for cell in _cells(seeds, steps))), seeds, steps)
+    """What `demo` would run, and how long it would take here."""
+    from headwise.sweep.local import usable_cores
+
+    cells = _cells(seeds, steps)
+    with opened(":memory:") as nothing:
+        planned = make_plan(fitted([cell.run for cell in cells], Execution(), nothing), nothing)
+        price = price_plan(planned, usable_cores())
+    shapes = list(dict.fromkeys(cell.run.shape for cell in cells))
+    return DemoPlan(shapes, seeds, steps, price.runs, price.seconds, price.workers)
 
 
 def demo(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
-from headwise.spec import OwnFile, Spec, SpecError
+from headwise.spec import OwnFile, Spec, SpecError, unknown
 from headwise.tasks.stream import Stream
 
 Batch = tuple[Tensor, Tensor]
@@ -195,7 +195,7 @@ def load_task(spec: dict[str, Any]) -> Task:
 def find_task(name: str) -> type[Task]:
     """The task of that name."""
     if name not in names():
-        raise SpecError(f"no task '{name}'; there are {', '.join(names())}, or give the path of a .py file")
+        raise unknown("task", name, names(), "give the path of a .py file")
     task: type[Task] = import_module(f"{__name__}.{name.replace('-', '_')}").TASK
     return task
 

@@ -1,0 +1,215 @@
+"""The explorer: one static page with live exact costs, equal-cost curves, a model's heads, and the ledger.
+
+    headwise.explore("gpt2", "w768-h6-L12", out="explorer.html")
+
+The page is HTML, CSS and plain JavaScript of this folder, put together here with what it shows as JSON; it loads
+nothing from anywhere. Shapes, options, known models and dtypes are handed over as data; what is ported (shape.js,
+cost.js, config.js, bound.js) is tested in a browser against the Python it stands for.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
+from headwise.known import KNOWN, find
+from headwise.ledger.judge import SOURCES, ledger_order
+from headwise.options import PRESETS, ModelOptions
+from headwise.report.page import claim_fields, inline_hash, page_path, write_file
+from headwise.report.sections import Section, StudyWatch, sections_of
+from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
+from headwise.shown import Shown, finite
+from headwise.spec import SpecError
+
+SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "ledger", "model", "app")
+NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something else is chosen
+    "decoder": {"vocab": 50_257, "context": 1024},
+    "bert": {"vocab": 30_522, "context": 512},
+    "vit": {"image": 224, "patch": 16, "classes": 1000},
+    "encoder": {},
+}
+_FREE = ("init", "norm_eps", "rope_base", "hardmax", "output_scale", "dropout", "residual", "whitened")  # cost nothing
+
+
+@dataclass(frozen=True)
+class Explorer(Shown):
+    """A page that was written."""
+
+    page: Path
+    shapes: tuple[str, ...]
+    claims: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"page": str(self.page), "shapes": list(self.shapes), "claims": self.claims}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self.as_dict()]
+
+    @property
+    def headline(self) -> str:
+        return f"wrote {self.page}"
+
+
+def explore(
+    *shapes: str,
+    out: str | Path = "headwise-explorer.html",
+    store: str | Path | None = None,
+    results: str | Path | None = None,
+    inspection: str | Path | None = None,
+    ledger: bool = True,
+    charts: bool = True,
+    watch: StudyWatch = iter,
+) -> Explorer:
+    """Write the explorer, beginning with these shapes or known models (A, then B).
+
+    The ledger is judged from the store, or from the Parquet files in `results`; without either, from the runs that come
+    with headwise, and left out where there are none or without `ledger`. `inspection` is a file of `headwise inspect
+    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger.
+    """
+    from headwise.store.opening import opened
+    from headwise.studies import load_all
+
+    if len(shapes) > 2:
+        raise SpecError(f"the page compares two shapes, not {len(shapes)}; give the two that matter most")
+    start = tuple(known.name or str(known.shape) for known in map(find, shapes))
+    looked_into = _inspection(inspection)
+    sections: list[Section] = []
+    runs = results or (None if store else bundled_results())
+    if ledger and (store or runs):
+        with opened(store, runs) as held:
+            sections = list(sections_of(load_all(()), held, watch))
+    origin = str(results or store or ("the repository's results" if sections else ""))
+    text = render(start, sections, origin, looked_into, charts)
+    return Explorer(write_file(text, page_path(out)), start, sum(len(section.judgements) for section in sections))
+
+
+def bundled_results() -> Path | None:
+    """The runs that come with headwise: inside the package, or beside it in the repository."""
+    package = Path(str(files("headwise")))
+    places = (package / "results", package.parent.parent / "results")
+    return next((place for place in places if any(place.glob("*.parquet"))), None)
+
+
+def _inspection(file: str | Path | None) -> Any:
+    if file is None:
+        return None
+    try:
+        found = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read '{file}' as JSON: {error}; give what 'headwise inspect --json' printed") from None
+    if not isinstance(found, dict) or not found.get("layers"):
+        raise SpecError(f"'{file}' has no layers; give what 'headwise inspect --json' printed")
+    return found
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def render(
+    shapes: Sequence[str] = (),
+    sections: Sequence[Section] = (),
+    origin: str = "",
+    inspection: Any = None,
+    charts: bool = True,
+) -> str:
+    """The page as text."""
+    import headwise
+
+    own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
+    data = page_data(shapes, sections, inspection, charts)
+    templates = Environment(
+        loader=PackageLoader("headwise.report", "explorer"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    hashes = [f"{kind}-src '{inline_hash(text)}'" for kind, text in own.items()]
+    return templates.get_template("page.html").render(
+        **own,
+        policy="; ".join(["default-src 'none'", "img-src data:", *hashes]),
+        data=_as_script(data),
+        dtypes=list(DTYPE_BYTES),
+        claims=data["claims"],
+        evidence=data["evidence"],
+        origin=origin,
+        version=headwise.__version__,
+    )
+
+
+def page_data(
+    shapes: Sequence[str] = (), sections: Sequence[Section] = (), inspection: Any = None, charts: bool = True
+) -> dict[str, Any]:
+    """Everything the page's scripts read."""
+    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=ledger_order)
+    return {
+        "letters": LETTERS,
+        "examples": EXAMPLES,
+        "largest": LARGEST,
+        "deepest": DEEPEST,
+        "dtypes": DTYPE_BYTES,
+        "default_context": DEFAULT_CONTEXT,
+        "defaults": ModelOptions().model_dump(),
+        "presets": PRESETS,
+        "family_needs": NEEDS,
+        "options": _option_fields(),
+        "known": [
+            {"name": known.name, "shape": str(known.shape), "options": known.options.model_dump(), "note": known.note}
+            for known in KNOWN.values()
+        ],
+        "start": list(shapes),
+        "claims": [_claim(judgement) for judgement in judgements],
+        "sources": SOURCES,
+        "charts": {section.name: _chart(section) for section in sections if charts and section.parts[0].chart},
+        "evidence": published_rows(),
+        "inspection": inspection,
+    }
+
+
+def published_rows() -> list[dict[str, Any]] | None:
+    """Published comparisons, one dictionary per row; None where this headwise has no table of them."""
+    try:
+        table = import_module("headwise.comparison.evidence.rows")
+    except ModuleNotFoundError:
+        return None
+    return [row.model_dump(mode="json") | {"effect": row.effect} for row in table.published()]
+
+
+def _option_fields() -> dict[str, Any]:
+    """The options that change a price, as form fields."""
+    fields = {}
+    for name, field in ModelOptions.model_fields.items():
+        if name in _FREE:
+            continue
+        kind = "boolean" if field.annotation is bool else "number"
+        fields[name] = {"type": kind, "choices": list(get_args(field.annotation)) or None, "about": field.description}
+    return fields
+
+
+def _claim(judgement: Any) -> dict[str, Any]:
+    told = judgement.as_dict()
+    largest = judgement.scale.parameters[1] if judgement.scale else 0
+    more = {"runs": list(judgement.runs), "largest": largest, "registered": told.get("registered") or ""}
+    return claim_fields(judgement) | more
+
+
+def _chart(section: Section) -> dict[str, str]:
+    lead = section.about.strip().partition("\n")[0]
+    return {"src": section.parts[0].picture, "alt": f"Chart of the study {section.name}: {lead}"}
+
+
+def _file(name: str) -> Markup:
+    """A file of this folder, as it stands: it is ours."""
+    return Markup(files("headwise.report.explorer").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _as_script(data: Any) -> Markup:
+    """JSON that cannot end the element it stands in."""
+    return Markup(json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c"))
