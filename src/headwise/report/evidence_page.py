@@ -29,8 +29,9 @@ Its Brier score is {all[brier]:.2f}; guessing has 0.67.
 It names more than all three baselines on: {best}.
 It does not on: {rest}.
 
-How dose and distance in scale count in the forecast was chosen by looking at these same rows, so its column says what
-is right *after the fact*; the baselines were not chosen. Nearly all rows are one seed.
+How dose and distance in scale count in the forecast was chosen among 72 ways by looking at these same rows, so its
+column says what is right *after the fact*, and a lead of a few hundredths is nothing; the baselines were not chosen.
+Nearly all rows are one seed.
 
 {scores}
 
