@@ -89,8 +89,8 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
 
 
 def rotary_part(rank: int) -> int:
-    """A quarter of a head where that is even, else what is nearest."""
-    return max(2, rank // 4 // 2 * 2)
+    """Half of a head, the largest even part of it: what a shape's p is where it is not said."""
+    return max(2, rank // 4 * 2)
 
 
 # ---- configurations ------------------------------------------------------------------------------------------------
