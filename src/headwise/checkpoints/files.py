@@ -42,7 +42,13 @@ _DTYPES = {
 }
 _TORCH = (".bin", ".pt", ".pth")
 LARGEST_SIZE = 2**40  # of anything that a configuration counts
-_KINDS: dict[str, Any] = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list, "headwise": dict}
+_KINDS: dict[str, Any] = {
+    "model_type": str,
+    "rope_scaling": dict,
+    "rope_parameters": dict,
+    "layer_types": list,
+    "headwise": dict,
+}
 _KINDS |= {"shape": str, "type": str, "rope_type": str, "factor": int | float, "rope_theta": int | float | dict}
 _KINDS |= {"hidden_act": str, "activation_function": str, "hidden_activation": str}
 
