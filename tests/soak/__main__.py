@@ -32,11 +32,14 @@ def main():
     arguments.add_argument("--minutes", type=float, default=20)
     arguments.add_argument("--folder", type=Path, default=Path(os.environ.get("SOAK_FOLDER", "soak")))
     arguments.add_argument("--ray-turn", type=int, default=2, help="of every four turns, the one with a Ray cluster")
+    arguments.add_argument("--table", action="store_true", help="print the table so far, and stop")
     given = arguments.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     table = Table(folder / "table.json")
+    if given.table:
+        return print("\n".join(table.lines()))
     if "convert" not in subprocess.run([sys.executable, "-m", "headwise"], capture_output=True, text=True).stdout:
         table.not_made("faults during `convert --heal`", "there is no such command")
     work, chance, turn = folder / "work", random.Random(), 0

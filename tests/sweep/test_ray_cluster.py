@@ -19,6 +19,7 @@ import pytest
 from headwise.spec import SpecError
 from headwise.sweep import ray_cluster
 from headwise.sweep.plan import DEATHS, Summary, SweepPlan, Watch, make_plan
+from headwise.sweep.sharing import Sharing
 from headwise.tasks import load_task
 from headwise.training.loop import train_run
 from headwise.training.resume import DiskError
@@ -211,7 +212,7 @@ def lone_driver(**parts):
     """A driver without a cluster, for what is hard to bring about on one."""
     driver = object.__new__(ray_cluster._Driver)
     nothing = {"watch": Watch(), "summary": Summary(), "queue": [], "flying": {}, "stopping": 0, "deaths": Counter()}
-    vars(driver).update({"store": Rows(), "stalled_seconds": 10.0, **nothing, **parts})
+    vars(driver).update({"store": Rows(), "stalled_seconds": 10.0, "sharing": Sharing(), **nothing, **parts})
     return driver
 
 

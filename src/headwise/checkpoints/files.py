@@ -44,15 +44,9 @@ _DTYPES = {
 }
 _TORCH = (".bin", ".pt", ".pth")
 LARGEST_SIZE = 2**40  # of anything that a configuration counts
-_KINDS: dict[str, Any] = {
-    "model_type": str,
-    "rope_scaling": dict,
-    "rope_parameters": dict,
-    "layer_types": list,
-    "headwise": dict,
-}
-_KINDS |= {"shape": str, "type": str, "rope_type": str, "factor": int | float, "rope_theta": int | float | dict}
-_KINDS |= {"hidden_act": str, "activation_function": str, "hidden_activation": str}
+_KINDS: dict[str, Any] = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list}
+_KINDS |= {"headwise": dict, "hidden_act": str, "activation_function": str, "hidden_activation": str}
+_INNER: dict[str, Any] = {"type": str, "rope_type": str, "factor": int | float, "shape": str}  # of rope_* and headwise
 _ELSEWHERE = {
     ".gguf": "a GGUF file: transformers reads it, AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME) with "
     "the package gguf; call save_pretrained on the model and give the folder that writes",
@@ -243,21 +237,21 @@ def read_configuration(file: Path) -> dict[str, Any]:
     return check_configuration(read_json(file), file)
 
 
-def check_configuration(config: Any, file: Path) -> dict[str, Any]:
+def check_configuration(config: Any, file: Path, kinds: dict[str, Any] = _KINDS) -> dict[str, Any]:
     """Refuse, by its name, a field that no library writes so; which fields a family needs is its reader's to say."""
     if not isinstance(config, dict):
         raise SpecError(f"'{file}' holds no configuration")
     for name, value in config.items():
         if value is None:
             continue
-        if name in _KINDS and not isinstance(value, _KINDS[name]):
+        if name in kinds and not isinstance(value, kinds[name]):
             raise SpecError(f"'{file}' is malformed: {name} is {str(value)[:60]!r}")
         if isinstance(value, int) and abs(value) > LARGEST_SIZE:
             raise SpecError(f"'{file}' is malformed: {name} is larger than any model's")
         if isinstance(value, list) and name == "layer_types" and not all(isinstance(kind, str) for kind in value):
             raise SpecError(f"'{file}' is malformed: {name} must be names")
-        if isinstance(value, dict):
-            check_configuration(value, file)
+        if isinstance(value, dict) and (kinds is _INNER or name in _KINDS):
+            check_configuration(value, file, _INNER)
     return config
 
 
