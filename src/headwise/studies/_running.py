@@ -92,8 +92,8 @@ def run_study(
     `study` is a name, or the path of a study of your own; `data` says where tasks find their data, by the task's name;
     `shard` is "i/n" (without one, what a Slurm array says); `ray` a cluster's address or "auto"; `track` mirrors curves
     to tensorboard or wandb as they grow; `pilot` seeds of a registered preset (100 and on) are run as a pilot, which
-    decides nothing and shows what the gates would say (`only` of variants with these words in them). An interrupt saves and raises `KeyboardInterrupt`; the same call
-    goes on.
+    decides nothing and shows what the gates would say (`only` of variants with these words in them). An interrupt saves
+    and raises `KeyboardInterrupt`; the same call goes on.
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
