@@ -376,7 +376,7 @@ def old_store(path):
         connection.execute(statement)
     connection.execute("PRAGMA user_version = 1")
     record = store_module.to_record(make_run(), make_result(make_run()), "here")
-    names = [name for name in RUN_COLUMNS if name not in ("provenance", "latency")]
+    names = [name for name in RUN_COLUMNS if name not in ("provenance", "latency", "registration")]
     places = ", ".join("?" * len(names))
     connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({places})", [record[name] for name in names])
     points = [(make_run().key, *point) for point in make_result(make_run()).curve]
