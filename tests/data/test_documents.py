@@ -132,9 +132,7 @@ def table():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(PROSE.encode()), "is compressed; unpack it first: gunzip -k mine.dat"),
         (bz2.compress(PROSE.encode()), "bunzip2 -k mine.dat"),
-        (lzma.compress(PROSE.encode()), "unxz -k mine.dat"),
         (zipped(), "is a zip archive; unpack it first: unzip mine.dat"),
         (table(), r"is a Parquet file; end its name with \.parquet"),
         (PROSE.encode("utf-16"), "is UTF-16; write it as UTF-8 first"),
@@ -148,6 +146,18 @@ def test_what_is_not_text_is_refused(tmp_path, content, message):
     file.write_bytes(content)
     with pytest.raises(SpecError, match=message):
         whole(file)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_packed_text_is_read_as_what_it_was(tmp_path, pack):
+    """Whatever its name; a file that was cut short is a sentence."""
+    plain, packed = tmp_path / "mine.txt", tmp_path / "mine.dat"
+    plain.write_text(PROSE * 50)
+    packed.write_bytes(pack((PROSE * 50).encode()))
+    assert whole(packed) == whole(plain)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(SpecError, match="is damaged, and cannot be unpacked"):
+        whole(packed)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from headwise.options import preset
 from headwise.store.rows import Row
 from headwise.training.run import Recipe
 
-SHORT, LONG = 120, 1000
+SHORT, LONG, LONGER = 120, 1000, 3000  # of 3,000, chance alone does not reach 35 in 1,000
 FALSE, ANY_FALSE, POWER = 0.035, 0.064, 0.80
 MARGIN, SPREAD = 0.01, 0.0064 / math.sqrt(2)  # of one run: paired log ratios on text have an SD of 0.64 %
 CONDITIONS = ("rotary", "learned", "scaled", "both")
@@ -207,7 +207,7 @@ def test_false_verdicts_are_rare(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_false_verdicts_are_at_most_35_of_1000(name):
-    assert count(name, LONG) <= allowed(FALSE, LONG)
+    assert count(name, LONGER) <= allowed(FALSE, LONGER)
 
 
 # ---- gates: what cannot be told is not told ------------------------------------------------------------------------

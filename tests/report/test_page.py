@@ -325,7 +325,7 @@ def test_the_command_reads_stores_and_parquet_files_alike(tmp_path):
         held.export(tmp_path / "results" / "runs.parquet")
     settings = {"cwd": tmp_path, "OMP_NUM_THREADS": "1"}  # two of these processes may run at once
     said = as_json("report", "--from", "results", "--out", "page", **settings)
-    assert {claim["id"] for claim in said["claims"]} == {c.id for s in studies.load_all() for c in s.claims}
+    assert {claim["id"] for claim in said["claims"]} == {c.id for s in studies.load_all() for c in s.all_claims}
     cliff = next(study for study in said["studies"] if study["name"] == "rank-cliff")
     assert cliff["presets"]["laptop"] == {"planned": 36, "done": 35}
     assert cliff["charts"] == 2

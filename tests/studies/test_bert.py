@@ -1,5 +1,7 @@
 """BERT and long sequences with fewer layers: in invented worlds claims hold or fail as they should; what arms are."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwise.cost import parameters
@@ -69,7 +71,12 @@ def test_worlds_of_bert(tell, usual, deep):
     ],
 )
 def test_worlds_of_long_sequences(tell, wanted):
-    assert verdicts("thinner-lra", tell) == {"L8": wanted}
+    """At the lengths that were run the control could not fail, so whatever they say, they cannot tell."""
+    study = load("thinner-lra")
+    (found,) = (judge_claim(claim, "laptop", world(study, tell)) for claim in study.claims)
+    assert (found.verdict, found.qualifier) == ("cannot tell", found.claim.untestable)
+    (testable,) = (replace(claim, untestable="") for claim in study.claims)
+    assert judge_claim(testable, "laptop", world(study, tell)).verdict == wanted
 
 
 def test_a_thin_model_that_saves_too_little_fails():

@@ -75,6 +75,7 @@ class Claim:
     decide: Callable[[list[Row]], list[Comparison]]
     computed: bool = False
     caveat: str = ""
+    untestable: str = ""  # why these runs could not have answered: the verdict is then `cannot tell`
 
 
 class Variant(NamedTuple):

@@ -28,10 +28,12 @@ class Remedy:
     preset: str
     runs: int
     flops: int
+    data: tuple[str, ...] = ()  # tasks whose data must be given
 
     @property
     def command(self) -> str:
-        return f"headwise study run {self.study} --preset {self.preset}" if self.runs else ""
+        given = "".join(f" --data {task}=PLACE" for task in self.data)
+        return f"headwise study run {self.study} --preset {self.preset}{given}" if self.runs else ""
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,15 @@ def judge_claim(
     if decides and min(sampled, default=LEAST_SEEDS) >= LEAST_SEEDS:
         said = [one.verdict for one in judged]
         verdict = "fails" if "fails" in said else "open" if "open" in said else "holds"
+    if claim.untestable and verdict in ("holds", "fails"):
+        verdict = "cannot tell"
     weakest = min(judged, key=lambda one: one.low / one.comparison.threshold)
     deciding = next((one for one in judged if one.verdict == "fails"), weakest) if verdict == "fails" else weakest
     runs = tuple(dict.fromkeys(key for comparison in comparisons for key in comparison.keys))
     seeds = min(sampled, default=0)
-    return Judgement(claim, verdict, preset, judged, deciding, seeds, runs, remedy if verdict == "open" else None)
+    needed = remedy if verdict in ("open", "cannot tell") else None
+    qualifier = claim.untestable if verdict == "cannot tell" else ""
+    return Judgement(claim, verdict, preset, judged, deciding, seeds, runs, needed, qualifier=qualifier)
 
 
 def _measured(comparison: Comparison, level: float, decides: bool) -> Measured:

@@ -168,6 +168,8 @@ def estimate_of(test: Test, rows: Sequence[Row]) -> AnyEstimate | None:
     """A test's contrast, from the rows of one condition."""
     strata: dict[str, dict[str, dict[int, float]]] = {}
     no_skill: dict[str, float] = {}
+    if not all(math.isfinite(row.metrics["error"]) for row in rows):
+        return None
     for row in rows:
         blocks = strata.setdefault(row.cell["stratum"], {})
         blocks.setdefault(row.cell["variant"], {})[row.seed] = row.metrics["error"]

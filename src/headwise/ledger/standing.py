@@ -197,7 +197,8 @@ def _remedy(study: Study, preset: str, registration: Registration, found: list[R
     done = {(tuple(row.cell.values()), row.seed) for row in found}
     todo = [at.run for at in registration.cells() if (tuple(at.place.values()), at.run.seed) not in done]
     trials = [at.run for at in registration.trials([])] if todo and not found else []
-    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials))
+    data = tuple(one.task for one in registration.sources)
+    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials), data)
 
 
 def _scale(registration: Registration, found: list[Row], judgement: Judgement, store: Store) -> Scale:

@@ -73,7 +73,7 @@ class Report(Shown):
             }
             for section in self.sections
         ]
-        claims = [judgement.as_dict() for section in self.sections for judgement in section.judgements]
+        claims = [one.as_dict() for one in newest(one for part in self.sections for one in part.judgements)]
         return {"page": str(self.page), "studies": studies, "claims": claims}
 
     def records(self) -> list[dict[str, Any]]:

@@ -106,6 +106,7 @@ CLAIMS = (
         "a question on Q, Fig. 1",
         "compensation",
         by_depth,
+        caveat="without a contrast: full rank shows the same pattern more strongly",
     ),
 )
 STUDY = Study("compensation", __doc__, PRESETS, cells, chart, CLAIMS)

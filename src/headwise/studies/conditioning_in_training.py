@@ -184,6 +184,7 @@ CLAIMS = (
         "L, figure; reviewers of L",
         "conditioning-in-training",
         stays_true,
+        caveat="learned positions began too quiet, which may change the order of head counts",
     ),
 )
 STUDY = Study("conditioning-in-training", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -83,5 +83,6 @@ def chart(rows: list[Row], preset: str) -> Any:
     return curves(points, "More dimensions", notes, "dimension", "test error (squared distance)")
 
 
-CLAIMS = (Claim("Q12", "The gap grows with the dimension d", "Q, appendix", "dimension", gaps),)
+CLAIMS = (Claim("Q12", "The gap grows with the dimension d", "Q, appendix", "dimension", gaps,
+          caveat="in absolute error; relative to a constant predictor, or as a ratio, the sign reverses"),)  # fmt: skip
 STUDY = Study("dimension", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -87,6 +87,7 @@ CLAIMS = (
     Claim(
         "N1", "Heads twice as large keep or improve a nanochat-style model at equal parameters", "N, 5", "head-size",
         larger_heads,
+        caveat="one step, head dim 4 to 8; rank also moves rotary frequencies and the logits' temperature",
     ),
     Claim(
         "N5", "It holds per FLOP, per second and per cache byte, not only per parameter", "reviewers of Q and L",

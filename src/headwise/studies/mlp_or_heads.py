@@ -81,5 +81,6 @@ def chart(rows: list[Row], preset: str) -> Any:
     return frontier(rows, "arm", "Parameters for the MLP, or for heads", [note], "share of images missed")
 
 
-CLAIMS = (Claim("L9", "MLP width matters less than heads", "L, Sec. 3.3", "mlp-or-heads", worth_more),)
+CLAIMS = (Claim("L9", "MLP width matters less than heads", "L, Sec. 3.3", "mlp-or-heads", worth_more,
+          caveat="of heads added to a model; the paper doubles them in the same width"),)  # fmt: skip
 STUDY = Study("mlp-or-heads", __doc__, PRESETS, cells, chart, CLAIMS)

@@ -1,7 +1,7 @@
 """Positions: do positional encodings help heads of low rank, on a task where places mean nothing?
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 3.
-Claims: Q10.
+Claims: Q10, Q19.
 Task: as rank-cliff, with learned encodings: none, added to the points, or concatenated as d more columns. Concatenation
 also doubles the width, and with it the attention, so there is a control: as many columns, of zeros.
 Grid: encoding × rank × depth. Published learning rate, but on the laptop rank-cliff's, whose runs without encodings
@@ -10,6 +10,7 @@ Power: at half the rank errors differ between seeds by 0.2 %, so that a ratio of
 Command: headwise study run positions --preset laptop (3 minutes on two cores, after rank-cliff)
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from headwise.ledger.claims import Claim, Comparison, Variant, paired
@@ -58,22 +59,34 @@ def _task(encoding: str, dim: int) -> dict[str, Any]:
 
 
 def encodings(rows: list[Row]) -> list[Comparison]:
-    """Q10: at half the rank, concatenated ones lower the error, more than zeros do; added ones do not."""
-    half = int(rows[0].cell["dim"]) // 2
+    """Q10, as the paper words it: at half the rank concatenated ones lower the error, added ones do not."""
     comparisons = []
-    for depth in sorted({row.cell["depth"] for row in rows}):
-        none, added, concatenated, zeros = (
-            Variant(name, cell(rows, depth=depth, rank=half, encoding=encoding))
-            for encoding, name in zip(ENCODINGS, NAMES, strict=True)
-        )
-        at = {"where": f"rank {half}, {depth} layer{'s' if depth > 1 else ''}"}
+    for depth, where, (none, added, concatenated, _) in _at_half_rank(rows):
         helps, harms = PUBLISHED.get(depth, (None, None))
         comparisons += [
-            paired(concatenated, none, at_most=1 / 1.1, published=helps, **at),
-            paired(concatenated, zeros, at_most=1 / 1.1, **at),
-            paired(added, none, at_least=0.9, published=harms, **at),
+            paired(concatenated, none, at_most=1 / 1.1, published=helps, where=where),
+            paired(added, none, at_least=0.9, published=harms, where=where),
         ]
     return comparisons
+
+
+def more_than_width(rows: list[Row]) -> list[Comparison]:
+    """Q19: concatenated ones lower the error by more than as many columns of zeros do."""
+    return [
+        paired(concatenated, zeros, at_most=1 / 1.1, where=where)
+        for _, where, (_, _, concatenated, zeros) in _at_half_rank(rows)
+    ]
+
+
+def _at_half_rank(rows: list[Row]) -> Iterator[tuple[int, str, list[Variant]]]:
+    """Of each depth: every encoding at half the rank."""
+    half = int(rows[0].cell["dim"]) // 2
+    for depth in sorted({row.cell["depth"] for row in rows}):
+        variants = [
+            Variant(name, cell(rows, depth=depth, rank=half, encoding=encoding))
+            for encoding, name in zip(ENCODINGS, NAMES, strict=True)
+        ]
+        yield depth, f"rank {half}, {depth} layer{'s' if depth > 1 else ''}", variants
 
 
 def chart(rows: list[Row], preset: str) -> Any:
@@ -99,6 +112,14 @@ CLAIMS = (
         "Q, Fig. 3",
         "positions",
         encodings,
+        caveat="restated as the paper words it: that zeros do as well is a claim of its own, Q19",
+    ),
+    Claim(
+        "Q19",
+        "What concatenated encodings give is more than the width of as many zeros",
+        "our control of Q10",
+        "positions",
+        more_than_width,
     ),
 )
 STUDY = Study("positions", __doc__, PRESETS, cells, chart, CLAIMS)
