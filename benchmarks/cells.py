@@ -35,14 +35,14 @@ def reference_model(heads, modules, layers):
     import torch
     from torch import nn
 
-    from headwise.models.blocks import UnitNorm
+    from headwise.models.blocks import Norm
 
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
             self.attentions = nn.ModuleList(nn.MultiheadAttention(DIM, heads, batch_first=True) for _ in range(modules))
             self.mlp = nn.Sequential(nn.Linear(DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
-            self.norms = nn.ModuleList([UnitNorm(DIM), UnitNorm(DIM)])
+            self.norms = nn.ModuleList([Norm("unit", DIM), Norm("unit", DIM)])
 
         def forward(self, x):
             total = sum(attention(x, x, x, need_weights=False)[0] for attention in self.attentions)
@@ -113,7 +113,7 @@ class FixedData:
     """The task, with one batch for ever."""
 
     def __init__(self, task, batch):
-        self.loss, self.batch = task.loss, batch
+        self.training_loss, self.batch = task.training_loss, batch
 
     def draw(self, *address):
         return self.batch

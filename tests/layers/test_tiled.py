@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from headwise.layers.attention import Attention
 from headwise.layers.cpu import compiled, tiled
-from headwise.layers.cpu.compiled import NormSize
+from headwise.layers.cpu.compiled import CrossEntropySize, NormSize
+from headwise.layers.cpu.mlp import mlp_size
+from headwise.layers.cpu.norm import norm_size
 from headwise.layers.cpu.strips import strip_size
-from headwise.layers.cpu.tiled import MOST_COLUMNS, TiledMLP, TiledNorm, attention_size, mlp_size, norm_size, works
+from headwise.layers.cpu.tiled import MOST_COLUMNS, attention_size, works
 from headwise.layers.paths import shared_weights
 from headwise.models.blocks import MLP
 from headwise.options import preset
@@ -106,10 +108,13 @@ def test_a_plan_and_a_layer_agree_on_what_kernels_can_serve():
     options = preset("encoder")
     run = Run(task=load_task({"name": "nearest-neighbor"}).spec(), shape="w16-h4-L2-m256", options=options, steps=1)
     tokens = load_task(run.task).tokens
-    sizes = {attention_size(run.model_shape.layers[0], tokens), mlp_size(16, 256), norm_size(16)}
+    sizes = {attention_size(run.model_shape.layers[0], tokens), mlp_size(16, "relu", False), norm_size("unit", 16)}
     assert resolve._kernels(run) == sizes
-    normed = run.replace(options=options.replace(qk_norm="rms", activation="gelu", norm="layer"))
-    assert resolve._kernels(normed) == {strip_size(run.model_shape.layers[0])}
+    other = run.replace(options=options.replace(qk_norm="rms", activation="gelu", norm="layer"))
+    strips = strip_size(run.model_shape.layers[0])
+    assert resolve._kernels(other) == {strips, mlp_size(16, "gelu", False), norm_size("layer", 16)}
+    decoder = run.replace(shape="w24-h4-L2", options=options.replace(family="decoder", vocab=9))
+    assert resolve._kernels(decoder) == {strip_size(decoder.model_shape.layers[0]), CrossEntropySize(capped=False)}
     assert resolve._kernels(run.replace(execution=Execution(precision="bfloat16"))) == set()
 
 
@@ -156,7 +161,7 @@ def test_large_logits_overflow_nothing_and_nan_stays_nan(size):
 @needs_compiler
 def test_a_kernel_is_compiled_once_for_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    sizes = [NormSize(width=16), NormSize(width=32)]
+    sizes = [NormSize(width=width, kind="UNIT") for width in (16, 32)]
     assert compiled.uncompiled([*sizes, *sizes]) == sizes
     compiled.prepare(sizes)
     assert compiled.uncompiled(sizes) == []
@@ -198,69 +203,6 @@ def test_compiled_kernels_leave_what_they_cannot_do_to_the_others():
         layer(torch.randn(2, 5, 12))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), plain(x))
-
-
-def compiled_and_plain(mlp, x):
-    for mlp.path in ("generated", "fast"):
-        output = mlp(x)
-        yield output, *torch.autograd.grad(output.square().sum(), [x, *mlp.parameters()])
-
-
-@needs_compiler
-@pytest.mark.parametrize(("width", "hidden", "tokens", "bias"), [(16, 256, 5, "all"), (48, 288, 301, "none")])
-def test_the_compiled_mlp_equals_the_plain_one(width, hidden, tokens, bias):
-    mlp = MLP(width, hidden, preset("encoder", bias=bias), dtype=torch.float64)
-    for parameter in mlp.parameters():
-        torch.nn.init.normal_(parameter, std=width**-0.5)
-    x = torch.randn(tokens, width, dtype=torch.float64, requires_grad=True)
-    assert_same(*compiled_and_plain(mlp, x), torch.float64)
-
-
-@needs_compiler
-@pytest.mark.parametrize("width", [16, 48, 64])
-def test_the_compiled_mlp_equals_the_plain_one_in_float32(width):
-    """With biases that keep every unit far from 0, on either side of it."""
-    mlp = MLP(width, 256, preset("encoder"))
-    torch.nn.init.normal_(mlp.output.bias)
-    with torch.no_grad():
-        mlp.input.bias.copy_(torch.tensor([8.0, -8.0]).repeat(128))
-    x = torch.randn(150, width, requires_grad=True)
-    assert_same(*compiled_and_plain(mlp, x), torch.float32)
-
-
-@needs_compiler
-def test_the_compiled_mlp_keeps_what_is_not_a_number():
-    mlp = MLP(16, 256, preset("encoder"))
-    mlp.path = "generated"
-    torch.nn.init.constant_(mlp.input.bias, float("nan"))
-    assert mlp(torch.randn(3, 16)).isnan().all()
-
-
-@needs_compiler
-def test_the_compiled_mlp_has_the_derivatives_of_what_it_computes():
-    mlp = MLP(16, 256, preset("encoder"), dtype=torch.float64)
-    size, (first, b1, second, b2, _, _) = mlp_size(16, 256, torch.float64), mlp._panels()
-
-    def forward(x, b1, b2):
-        return TiledMLP.apply(x, first.detach(), b1, second.detach(), b2, *mlp._panels()[4:], size, None)
-
-    x = torch.randn(3, 16, dtype=torch.float64)
-    assert torch.autograd.gradcheck(forward, [tensor.detach().requires_grad_() for tensor in (x, b1, b2)])
-
-
-@needs_compiler
-def test_the_compiled_norm_equals_the_plain_one():
-    """Also for a token of no length, and for one shorter than eps."""
-    torch.manual_seed(0)
-    x = torch.randn(4, 16, dtype=torch.float64) * torch.tensor([[1.0], [1e-4], [0.0], [1e3]], dtype=torch.float64)
-    x.requires_grad_()
-    scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    target = torch.linspace(-1, 1, 16, dtype=torch.float64)
-    ours = TiledNorm.apply(x, scale, 0.01, norm_size(16, torch.float64))
-    found = []
-    for output in (ours, torch.nn.functional.normalize(x, dim=-1, eps=0.01) * scale):
-        found.append((output, *torch.autograd.grad((output - target).square().sum(), [x, scale])))
-    assert_same(*found, torch.float64)
 
 
 # ---- whole models --------------------------------------------------------------------------------------------------

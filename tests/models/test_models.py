@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from headwise.cost import parameters
 from headwise.layers.attention import Attention
 from headwise.models import Decoder, Encoder, build
-from headwise.models.blocks import UnitNorm
+from headwise.models.blocks import Norm
 from headwise.models.vit import cut_patches, whiten
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
@@ -134,7 +134,7 @@ def test_patches_are_what_a_convolution_sees():
 
 
 def test_the_unit_norm_gives_every_token_one_length():
-    norm = UnitNorm(7)
+    norm = Norm("unit", 7)
     norm.scale.data.fill_(3.0)
     torch.testing.assert_close(norm(torch.randn(2, 5, 7)).norm(dim=-1), torch.full((2, 5), 3.0))
 

@@ -1,11 +1,11 @@
 """BERT: tokens in; hidden states, masked-token logits or class logits out."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from headwise.models.blocks import ACTIVATIONS, init_linear, make_embedding, make_norm
+from headwise.models.blocks import ACTIVATIONS, CrossEntropy, counted, init_linear, make_embedding, make_norm
 from headwise.models.encoder import Encoder
 from headwise.models.init import INITS, begin_edges
 from headwise.options import ModelOptions
@@ -39,16 +39,26 @@ class Bert(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         """(batch, tokens) of token numbers; `padding` (batch, tokens) is true for real tokens."""
+        x = self.vectors(tokens, segments, padding)
+        if self.masked_head is not None:
+            return self.masked_head(x, self.embedding.weight)
+        return x if self.head is None else self.head(self.pooled(x))
+
+    def token_loss(self, tokens: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """Σ weight · cross-entropy of (batch, tokens), with head `mlm`; labels of weight 0 may be anything."""
+        assert self.masked_head is not None
+        labels, weights, x = counted(labels, weights, self.vectors(tokens))
+        return self.masked_head.loss(x, self.embedding.weight, labels, weights)
+
+    def vectors(self, tokens: Tensor, segments: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+        """The body's output: (batch, tokens, width)."""
         x = self.embedding(tokens)
         if self.places is not None:
             x = x + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        x = self.body(x, padding=padding)
-        if self.masked_head is not None:
-            return self.masked_head(x, self.embedding.weight)
-        return x if self.head is None else self.head(self.pooled(x))
+        return cast(Tensor, self.body(x, padding=padding))
 
     @torch.no_grad()
     def begin_with(self, weights: dict[str, Tensor], rows: slice, theirs: slice) -> None:
@@ -84,10 +94,17 @@ class _MaskedHead(nn.Module):
         self.norm = make_norm(options, width, **factory)
         self.table = None if options.tied else nn.Parameter(torch.empty(options.vocab, width, **factory))
         self.bias = nn.Parameter(torch.zeros(options.vocab, **factory)) if options.bias == "all" else None
+        self.cross_entropy = CrossEntropy(0.0)
         init_linear(self.dense)
         if self.table is not None:
             nn.init.normal_(self.table, std=width**-0.5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return nn.functional.linear(x, embedding if self.table is None else self.table, self.bias)
+        return nn.functional.linear(self._transformed(x), embedding if self.table is None else self.table, self.bias)
+
+    def loss(self, x: Tensor, embedding: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        table = embedding if self.table is None else self.table
+        return cast(Tensor, self.cross_entropy(self._transformed(x), table, self.bias, labels, weights))
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(ACTIVATIONS[self.activation](self.dense(x))))

@@ -1,6 +1,7 @@
 """What every model is made of: norms, the MLP, and the block that joins attention to them."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +9,12 @@ from torch import Tensor, nn
 
 from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import MLPSize, NormSize
-from headwise.layers.cpu.tiled import TiledMLP, TiledNorm, mlp_size, norm_size, panels, served
+from headwise.layers.cpu.compiled import CrossEntropySize, MLPSize, NormSize
+from headwise.layers.cpu.cross_entropy import FusedCrossEntropy, cross_entropy_size
+from headwise.layers.cpu.linear import product
+from headwise.layers.cpu.mlp import TiledMLP, mlp_size, panelled
+from headwise.layers.cpu.norm import NormKind, TiledNorm, norm_size
+from headwise.layers.cpu.tiled import served
 from headwise.layers.paths import Pathed
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
@@ -23,35 +28,56 @@ ACTIVATIONS = {
 }
 
 
-class UnitNorm(Pathed):
-    """Each token to unit length, times one learned scalar: the rank paper's norm.
+class Norm(Pathed):
+    """Of each token: LayerNorm, RMS norm, or to unit length times one learned scalar, the rank paper's norm.
 
-    Without the scalar a residual block cannot weigh its two halves, and rank 1 stays at the no-skill baseline.
+    Without that scalar a residual block cannot weigh its two halves, and rank 1 stays at the no-skill baseline.
     """
 
-    def __init__(self, width: int, eps: float = 1e-6, **factory: Any) -> None:
+    def __init__(self, kind: NormKind, width: int, eps: float = 1e-6, affine: bool = True, **factory: Any) -> None:
         super().__init__()
-        self.width, self.eps = width, eps
-        self.scale = nn.Parameter(torch.ones((), **factory))
+        self.kind, self.width, self.eps = kind, width, eps
+        self.scale = nn.Parameter(torch.ones((), **factory)) if kind == "unit" else None
+        self.weight = nn.Parameter(torch.ones(width, **factory)) if affine and kind != "unit" else None
+        self.bias = nn.Parameter(torch.zeros(width, **factory)) if affine and kind == "layer" else None
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.of_sum(x)[1]
+
+    def of_sum(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x + added (x, if nothing is), and its norm: one visit to each token on the `generated` path."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        if size is not None and served(x, self.scale, self.width):
-            output: Tensor = TiledNorm.apply(x, self.scale, self.eps, size)
-            return output
-        return F.normalize(x, dim=-1, eps=self.eps) * self.scale
+        weight = self.weight if self.scale is None else self.scale
+        if size is not None and served(x, x if weight is None else weight, self.width, size):
+            total, normed = TiledNorm.apply(x, added, weight, self.bias, self.eps, size)
+            return total, normed
+        x = x if added is None else x + added
+        if self.scale is not None:
+            return x, F.normalize(x, dim=-1, eps=self.eps) * self.scale
+        if self.kind == "layer":
+            return x, F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
+        return x, F.rms_norm(x, (self.width,), self.weight, self.eps)
 
     def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> NormSize | None:
-        return norm_size(self.width, dtype)
+        return norm_size(self.kind, self.width, dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, {self.width}, eps={self.eps}"
 
 
-def make_norm(options: ModelOptions, width: int, **factory: Any) -> nn.Module:
+class NoNorm(nn.Identity):
+    """In a norm's place."""
+
+    def of_sum(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        x = x if added is None else x + added
+        return x, x
+
+
+def make_norm(options: ModelOptions, width: int, **factory: Any) -> Norm | NoNorm:
     if options.norm == "none":
-        return nn.Identity()
-    if options.norm == "unit":
-        return UnitNorm(width, options.norm_eps, **factory)
-    kind = nn.LayerNorm if options.norm.startswith("layer") else nn.RMSNorm
-    return kind(width, options.norm_eps, elementwise_affine=not options.norm.endswith("plain"), **factory)
+        return NoNorm()
+    kind, _, plain = options.norm.partition("-")
+    return Norm(cast(NormKind, kind), width, options.norm_eps, not plain, **factory)
 
 
 def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any) -> Attention:
@@ -74,7 +100,7 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
 class MLP(Pathed):
     """Two products with an activation between them; gated, the first gives twice the width: half gates the other.
 
-    On the `generated` path a ReLU goes through a compiled kernel, which has first derivatives only.
+    The `generated` path goes through a compiled kernel, which has first derivatives only.
     """
 
     def __init__(self, width: int, hidden: int, options: ModelOptions, **factory: Any) -> None:
@@ -87,33 +113,67 @@ class MLP(Pathed):
         init_linear(self.input)
         init_linear(self.output)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Of every token; with a residual stream, what that becomes by it."""
         size = self._kernel(x)
         if size is not None:
             made, sums = self.prepared.get(self._panels)
-            output: Tensor = TiledMLP.apply(x, *made, size, sums)
+            output: Tensor = TiledMLP.apply(x, residual, *made, size, sums)
             return output
-        hidden = self.input(x)
+        multiply = product if self.path == "generated" else F.linear
+        hidden = multiply(x, self.input.weight, self.input.bias)
         activate = ACTIVATIONS[self.activation]
         if self.gated:
             gate, hidden = hidden.chunk(2, dim=-1)
-            return self.output(activate(gate) * hidden)
-        return self.output(activate(hidden))
+            hidden = activate(gate) * hidden
+        else:
+            hidden = activate(hidden)
+        output = multiply(hidden, self.output.weight, self.output.bias)
+        return output if residual is None else residual + output
 
     def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
-        known = self.activation == "relu" and not self.gated
-        return mlp_size(self.input.in_features, self.input.out_features, dtype) if known else None
+        return mlp_size(self.input.in_features, self.activation, self.gated, dtype)
 
     def _kernel(self, x: Tensor) -> MLPSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
-        return size if size and served(x, self.input.weight, self.input.in_features) else None
+        return size if size and served(x, self.input.weight, self.input.in_features, size) else None
 
     def _panels(self) -> tuple[Tensor, ...]:
-        w1, w2 = self.input.weight, self.output.weight
-        b1 = w1.new_zeros(len(w1)) if self.input.bias is None else self.input.bias
-        b2 = w2.new_zeros(len(w2)) if self.output.bias is None else self.output.bias
-        return panels(w1.mT), b1, panels(w2), b2, w1.detach().contiguous(), w2.detach().mT.contiguous()
+        return panelled(self.input.weight, self.input.bias, self.output.weight, self.output.bias, self.gated)
+
+
+class CrossEntropy(Pathed):
+    """Σ weight · cross-entropy, of tokens' vectors and the table of an output projection; labels of weight 0 are free.
+
+    On the `generated` path a batch's logits are never there all at once, and those that do not count are not made.
+    """
+
+    def __init__(self, softcap: float) -> None:
+        super().__init__()
+        self.softcap = softcap
+
+    def forward(self, x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor) -> Tensor:
+        """Of (N, width), (vocab, width), (vocab), (N) and (N)."""
+        size = self.kernel(1, x.dtype) if self.path == "generated" else None
+        if size is not None and served(x, table, table.shape[1], size):
+            loss: Tensor = FusedCrossEntropy.apply(x, table, bias, labels, weights, self.softcap, size)
+            return loss
+        logits = self.capped(F.linear(x, table, bias))
+        return (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+    def capped(self, logits: Tensor) -> Tensor:
+        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits
+
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> CrossEntropySize | None:
+        return cross_entropy_size(self.softcap, dtype)
+
+
+def counted(labels: Tensor, weights: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Labels, weights and others of the tokens that count, (N, ...): all but those of weight 0."""
+    tokens = tuple(one.flatten(0, 1) for one in (labels, weights, *others))
+    counts = tokens[1] != 0
+    return tokens if bool(counts.all()) else tuple(one[counts] for one in tokens)
 
 
 class Block(nn.Module):
@@ -136,16 +196,31 @@ class Block(nn.Module):
         positions: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        norms = iter(self.norms)
-        x = self._add(x, norms, lambda y: self.attention(y, padding=padding, positions=positions, cache=cache))
-        return x if self.mlp is None else self._add(x, norms, self.mlp)
+        def attend(y: Tensor) -> Tensor:
+            return self.dropout(self.attention(y, padding=padding, positions=positions, cache=cache))
 
-    def _add(self, x: Tensor, norms: Any, part: Any) -> Tensor:
+        if self.place == "pre" and self.residual:
+            return self._before(x, attend)
+        norms = iter(cast(list[Norm], self.norms))
+        x, mlp = self._around(x, norms, attend), self.mlp
+        return x if mlp is None else self._around(x, norms, lambda y: self.dropout(mlp(y)))
+
+    def _before(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """The usual block, with each norm and each addition in one visit to the residual stream."""
+        norms = cast(list[Norm], self.norms)
+        x, y = norms[0].of_sum(x)
+        y = attend(y)
+        if self.mlp is None:
+            return x + y
+        x, y = norms[1].of_sum(x, y)
+        dropped = self.dropout.p and self.training
+        return x + self.dropout(self.mlp(y)) if dropped else cast(Tensor, self.mlp(y, x))
+
+    def _around(self, x: Tensor, norms: Iterator[Norm], part: Callable[[Tensor], Tensor]) -> Tensor:
         if self.place == "post":
-            y = self.dropout(part(x))
-            return next(norms)(x + y if self.residual else y)
+            return next(norms).of_sum(part(x), x if self.residual else None)[1]
         y = part(next(norms)(x))
-        y = self.dropout(next(norms)(y) if self.place == "sandwich" else y)
+        y = next(norms)(y) if self.place == "sandwich" else y
         return x + y if self.residual else y
 
 

@@ -1,12 +1,12 @@
 """The decoder: tokens in, next-token logits out. The nanochat, GPT-2 and Llama blocks are its options (`PRESETS`)."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
-from headwise.models.blocks import init_linear, make_embedding, make_norm
+from headwise.models.blocks import CrossEntropy, counted, init_linear, make_embedding, make_norm
 from headwise.models.encoder import Encoder
 from headwise.models.init import INITS, begin_edges
 from headwise.options import ModelOptions
@@ -36,21 +36,33 @@ class Decoder(nn.Module):
         if not options.tied:
             self.head = nn.Linear(width, options.vocab, bias=False, **factory)
             init_linear(self.head)
+        self.cross_entropy = CrossEntropy(options.softcap)
         if options.init in INITS:
             begin_edges(self, options.init)
 
     def forward(self, tokens: Tensor, caches: list[KVCache] | None = None) -> Tensor:
         """(batch, tokens) of token numbers to (batch, tokens, vocab) of logits."""
+        return self.cross_entropy.capped(nn.functional.linear(self.vectors(tokens, caches), self.table))
+
+    def token_loss(self, tokens: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """Σ weight · cross-entropy of (batch, tokens); labels of weight 0 may be anything."""
+        labels, weights, x = counted(labels, weights, self.vectors(tokens))
+        return cast(Tensor, self.cross_entropy(x, self.table, None, labels, weights))
+
+    @property
+    def table(self) -> Tensor:
+        """The output projection."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def vectors(self, tokens: Tensor, caches: list[KVCache] | None = None) -> Tensor:
+        """What logits are made of: (batch, tokens, width)."""
         start = caches[0].length if caches else 0
         x = self.embedding(tokens)
         if self.places is not None:
             self._check_length(start + tokens.shape[1])
             x = x + self.places(torch.arange(start, start + tokens.shape[1], device=tokens.device))
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        x = self.body(x, caches=caches)
-        logits = x @ self.embedding.weight.T if self.head is None else self.head(x)
-        cap = self.options.softcap
-        return cap * torch.tanh(logits / cap) if cap else logits
+        return cast(Tensor, self.body(x, caches=caches))
 
     def new_caches(self, capacity: int = 0) -> list[KVCache]:
         """Empty caches, one per layer."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from headwise.layers.attention import Attention
-from headwise.models.blocks import MLP, Block, UnitNorm
+from headwise.models.blocks import MLP, Block, Norm
 
 Draw = Callable[[Tensor, int], object]  # a weight whose last dimension is its fan-in, in a model of so many layers
 
@@ -87,7 +87,7 @@ def begin_tables(model: nn.Module, init: str) -> None:
     """Only the tables: of tokens, places and segments, and a class token."""
     rules, body = INITS[init], set(model.get_submodule("body").modules())
     for module in (module for module in model.modules() if module not in body):
-        if not isinstance(module, nn.Linear | nn.LayerNorm | nn.RMSNorm | UnitNorm):
+        if not isinstance(module, nn.Linear | Norm):
             for name, parameter in module.named_parameters(recurse=False):
                 if name != "bias":
                     rules.table(parameter, 1)

@@ -43,6 +43,10 @@ class Task(Spec, ABC):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """What is minimised: a mean over the batch."""
 
+    def training_loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The same from a model and a batch: a task may know a way to it that never has the whole output."""
+        return self.loss(model(inputs), labels)
+
     @abstractmethod
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
         """What the metrics are made of, one row per sample."""

@@ -28,6 +28,7 @@ from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import Batch, Scores, Task
+from headwise.tasks.sequences import in_parts
 from headwise.tasks.stream import Draw, Stream
 
 UNCOUNTED = -100
@@ -115,6 +116,13 @@ class Recall(Task):
         """Cross-entropy over each sequence's queries; sequences count alike."""
         losses = F.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=UNCOUNTED, reduction="none")
         return (losses.view_as(labels).sum(1) / (labels != UNCOUNTED).sum(1)).mean()
+
+    def training_loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        whole = in_parts(model)
+        if whole is None:
+            return super().training_loss(model, inputs, labels)
+        queries = labels != UNCOUNTED
+        return whole.token_loss(inputs, labels, queries / (queries.sum(1, keepdim=True) * len(labels)))
 
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
         return _scores(output.argmax(-1), labels)

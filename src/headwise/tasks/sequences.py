@@ -1,8 +1,9 @@
-"""What tasks share that put a sequence of symbols into classes: the usual model, and how each answer is scored."""
+"""What tasks share that read sequences of symbols: a usual model, how answers are scored, losses in parts."""
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from headwise.models import Bert, Decoder
 from headwise.options import ModelOptions, preset
 
 
@@ -16,3 +17,12 @@ def class_scores(output: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Of each sample: whether the likeliest class is wrong, and the cross-entropy."""
     loss = F.cross_entropy(output, labels, reduction="none")
     return {"error": (output.argmax(-1) != labels).float(), "loss": loss}
+
+
+def in_parts(model: nn.Module) -> Decoder | Bert | None:
+    """The model, if it can give its loss without a whole batch of logits (`token_loss`)."""
+    if isinstance(model, Decoder):
+        return model if model.cross_entropy.path == "generated" else None
+    if isinstance(model, Bert) and model.masked_head is not None:
+        return model if model.masked_head.cross_entropy.path == "generated" else None
+    return None

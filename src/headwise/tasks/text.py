@@ -29,6 +29,7 @@ from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.tasks import Batch, DataTask, Scores
+from headwise.tasks.sequences import in_parts
 from headwise.tasks.stream import Draw, Stream, sample_numbers
 
 HELD_OUT_WINDOWS = 2048  # windows of one part that are scored, at most
@@ -199,6 +200,13 @@ class Text(DataTask):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         total = F.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=NOT_SCORED, reduction="sum")
         return total / (labels != NOT_SCORED).sum().clamp_min(1)
+
+    def training_loss(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        whole = in_parts(model)
+        if whole is None:
+            return super().training_loss(model, inputs, labels)
+        scored = labels != NOT_SCORED
+        return whole.token_loss(inputs, labels, scored / scored.sum().clamp_min(1))
 
     def scores(self, output: Tensor, labels: Tensor) -> Scores:
         nats = F.cross_entropy(output.mT, labels, ignore_index=NOT_SCORED, reduction="none")

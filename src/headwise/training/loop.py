@@ -189,7 +189,7 @@ def _step(run: Run, task: Task, model: nn.Module, optimizer: FlatOptimizer, step
     with shared_weights(model) if len(mine) > 1 else nullcontext():
         for part, wanted in mine:
             with autocast(run):
-                loss = task.loss(model(part), wanted) * (len(part) * workers.count / len(inputs))
+                loss = task.training_loss(model, part, wanted) * (len(part) * workers.count / len(inputs))
             loss.backward()
             total += loss.detach()
     workers.average([*optimizer.gradients(), total])

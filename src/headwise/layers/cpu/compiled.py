@@ -62,12 +62,21 @@ class StripSize(KernelSize):
 class MLPSize(KernelSize):
     source: ClassVar[str] = "tiled_mlp"
     width: int
+    activation: str  # as tiled_mlp.cpp calls it
+    gated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormSize(KernelSize):
     source: ClassVar[str] = "tiled_norm"
     width: int
+    kind: str  # as tiled_norm.cpp calls it
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropySize(KernelSize):
+    source: ClassVar[str] = "cross_entropy"
+    capped: bool
 
 
 MACROS = {
@@ -79,6 +88,10 @@ MACROS = {
     "group": "GROUP",
     "unit": "UNIT",
     "merged": "MERGED",
+    "activation": "ACTIVATION",
+    "gated": "GATED",
+    "kind": "KIND",
+    "capped": "CAPPED",
 }
 
 
@@ -157,7 +170,7 @@ def _macros(size: KernelSize) -> list[str]:
 
 def _place(command: list[str]) -> Path:
     """Where the machine keeps what a command compiles; its processor is part of the name, since homes are shared."""
-    sources = [Path(command[-1]).read_text(), (FOLDER / "tiles.h").read_text()]
+    sources = [path.read_text() for path in (Path(command[-1]), *sorted(FOLDER.glob("*.h")))]
     name = hashlib.sha256("\0".join([*command[:-1], processor(), _instructions(), *sources]).encode()).hexdigest()[:24]
     return Path(user_cache_dir("headwise")) / "kernels" / f"{name}.so"
 

@@ -1,4 +1,4 @@
-"""Training on a processor with compiled kernels: attention, the ReLU MLP and the unit norm, derivatives by hand.
+"""Training on a processor with compiled kernels: attention; `mlp.py` and `norm.py` have the rest.
 
 A step on one core waits for memory, and for the many small operations that autograd makes of a few lines. Torch's
 kernels fill their tiles with heads of rank 1 badly, and with a whole batch's queries, keys, values and scores every
@@ -25,15 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.layers.cpu.compiled import AttentionSize, KernelSize, MLPSize, NormSize, call, library, tried, usable
+from headwise.layers.cpu.compiled import AttentionSize, KernelSize, call, library, tried, usable
 from headwise.shape import AttentionShape, qkv_rows
 
 REALS = {torch.float32: "float", torch.float64: "double"}
 VECTOR = 16  # numbers; on some processors a vector holds fewer, but never more
-PANEL = 32  # hidden units that stand together
 GROUP_ROWS = 64  # of queries at a time, if a head has not more
 UNIT_COLUMNS, MOST_COLUMNS = 128, 640  # tokens at a time: about so many, and at most
-LARGEST_WIDTH, LEAST_HIDDEN = 128, 256  # outside these torch's products are as fast
+LARGEST_WIDTH = 128  # beyond it torch's products are as fast
 FEWEST_MERGED = 8  # heads: for fewer, what is saved is less than merging takes
 
 
@@ -45,7 +44,7 @@ def attention_size(shape: AttentionShape, tokens: int, dtype: torch.dtype = torc
     """The kernel of a layer, if its size is one that kernels are for."""
     sample = math.lcm(tokens, VECTOR)
     shared = shape.group > 1 or shape.kv_latent or shape.q_latent
-    if shared or not tokens or not _fits(shape.width, dtype) or sample > MOST_COLUMNS:
+    if shared or not tokens or not fits(shape.width, dtype) or sample > MOST_COLUMNS:
         return None
     width, heads = shape.width, shape.heads
     merged = heads >= FEWEST_MERGED and shape.merges(tokens)
@@ -104,7 +103,7 @@ class TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, columns, weight, bias, output, made, largest, inverse = ctx.saved_tensors
         layout: _Layout = ctx.layout
-        sums = _into(ctx.sums, weight, bias, output, output[0])
+        sums = into(ctx.sums, weight, bias, output, output[0])
         by_weight, by_bias, by_output, by_constant = sums
         by_constant += gradient.sum((0, 1))
         outer = layout.columns(gradient)
@@ -148,99 +147,15 @@ class _Layout:
         return query, query_bias, key, value, value_bias
 
 
-# ---- the MLP -------------------------------------------------------------------------------------------------------
-
-
-def mlp_size(width: int, hidden: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
-    """The kernel of an MLP, if its size is one that kernels are for."""
-    known = _fits(width, dtype) and hidden % PANEL == 0 and hidden >= LEAST_HIDDEN
-    return MLPSize(real=REALS[dtype], width=width) if known else None
-
-
-def _fits(width: int, dtype: torch.dtype) -> bool:
-    return width % VECTOR == 0 and width <= LARGEST_WIDTH and dtype in REALS
-
-
-def panels(weight: Tensor) -> Tensor:
-    """(W, M) as (M / PANEL, W, PANEL)."""
-    return weight.unflatten(1, (-1, PANEL)).movedim(1, 0).contiguous()
-
-
-class TiledMLP(torch.autograd.Function):
-    """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂: (..., W) give (..., W).
-
-    `first` and `second` are W₁ᵀ and W₂ in panels; the kernel also wants W₁ and W₂ᵀ as they are. `sums`, if given, are
-    what the derivatives of first, b₁, second and b₂ are added to.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        first: Tensor,
-        b1: Tensor,
-        second: Tensor,
-        b2: Tensor,
-        w1: Tensor,
-        w2t: Tensor,
-        size: MLPSize,
-        sums: list[Tensor | None] | None,
-    ) -> Tensor:
-        x = x.contiguous()
-        count = x.shape[:-1].numel()
-        hidden, result = x.new_empty(len(first), count, PANEL), torch.empty_like(x)
-        call(library(size).forward, (x, first, b1, w2t, b2, hidden, result), count, len(first))
-        ctx.save_for_backward(x, first, b1, second, b2, w1, hidden)
-        ctx.size, ctx.sums = size, sums
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, first, b1, second, b2, w1, hidden = ctx.saved_tensors
-        sums = _into(ctx.sums, first, b1, second, b2)
-        by_first, by_b1, by_second, by_b2 = sums
-        outer, by_x = gradient.contiguous(), torch.zeros_like(x)
-        by_b2 += outer.reshape(-1, outer.shape[-1]).sum(0)
-        given = x, outer, hidden, w1, second, by_x, by_first, by_b1, by_second
-        call(library(ctx.size).backward, given, x.shape[:-1].numel(), len(first))
-        return by_x, *(sums if ctx.sums is None else [None] * 4), None, None, None, None
-
-
-# ---- the norm ------------------------------------------------------------------------------------------------------
-
-
-def norm_size(width: int, dtype: torch.dtype = torch.float32) -> NormSize | None:
-    """The kernel of a norm, if its width is one that kernels are for."""
-    return NormSize(real=REALS[dtype], width=width) if _fits(width, dtype) else None
-
-
-class TiledNorm(torch.autograd.Function):
-    """scale · x / max(|x|, eps), over the last dimension: `apply(x, scale, eps, size)`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: NormSize) -> Tensor:
-        x = x.contiguous()
-        result, inverse = torch.empty_like(x), x.new_empty(x.shape[:-1])
-        call(library(size).forward, (x, scale, result, inverse), inverse.numel(), eps)
-        ctx.save_for_backward(x, scale, inverse)
-        ctx.eps, ctx.size = eps, size
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, inverse = ctx.saved_tensors
-        by_x, by_scale = torch.empty_like(x), torch.empty_like(scale)
-        given = x, gradient.contiguous(), scale, inverse, by_x, by_scale
-        call(library(ctx.size).backward, given, inverse.numel(), ctx.eps)
-        return by_x, by_scale, None, None
-
-
 # ---- sums of derivatives, and whether kernels work here ------------------------------------------------------------
 
 
-def _into(sums: list[Tensor | None] | None, *weights: Tensor) -> list[Tensor]:
+def fits(width: int, dtype: torch.dtype) -> bool:
+    """Whether kernels are for tokens of this width and type."""
+    return width % VECTOR == 0 and width <= LARGEST_WIDTH and dtype in REALS
+
+
+def into(sums: list[Tensor | None] | None, *weights: Tensor) -> list[Tensor]:
     """What derivatives of the weights are added to: the sums there are, else zeros."""
     given = sums or [None] * len(weights)
     return [torch.zeros_like(one) if into is None else into for one, into in zip(weights, given, strict=False)]
