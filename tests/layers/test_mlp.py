@@ -55,8 +55,11 @@ def test_large_sums_overflow_nothing_and_nan_stays_nan(activation, size):
     x = torch.randn(3, 16, requires_grad=True)
     output = mlp(x)
     output.sum().backward()
+    if size != size:  # a ReLU's slope at NaN is a number, as torch has it
+        assert output.isnan().all()
+        return
     for found in (output, x.grad, mlp.input.weight.grad):
-        assert found.isfinite().all() if size == size else found.isnan().any()
+        assert found.isfinite().all()
 
 
 @needs_compiler
