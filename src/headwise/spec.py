@@ -100,9 +100,9 @@ def read_json_text(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise SpecError(f"{where} is nested too deeply to be read") from None
+        raise SpecError(f"cannot read {where}: it is nested too deeply") from None
     except ValueError as error:
-        raise SpecError(f"{where} is no JSON that can be read: {error}") from None
+        raise SpecError(f"cannot read {where}: it is no JSON that can be read ({error})") from None
 
 
 def check_writable(folder: str | Path) -> None:
