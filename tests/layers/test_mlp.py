@@ -22,9 +22,14 @@ def assert_same(found, wanted, tolerance):
         assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
+USUAL = [("gelu", "plain"), ("gelu-tanh", "plain"), ("relu", "plain"), ("relu2", "plain"), ("silu", "gated")]
+OTHERS = [(name, kind) for name in ACTIVATIONS for kind in ("plain", "gated") if (name, kind) not in USUAL]
+
+
 @needs_compiler
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("kind", ["plain", "gated"])
+@pytest.mark.parametrize(
+    ("activation", "kind"), [*USUAL, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
+)
 def test_every_activation_equals_the_plain_path(activation, kind):
     """With hidden units that fill no panel, more tokens than go at a time, with biases and without."""
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
@@ -47,41 +52,44 @@ def test_every_activation_equals_the_plain_path(activation, kind):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("size", [30.0, 1e4, float("nan")])
 def test_large_sums_overflow_nothing_and_nan_stays_nan(activation, size):
-    mlp = MLP(16, 64, preset("encoder", activation=activation))
+    mlp = MLP(48, 64, preset("encoder", activation=activation))
     mlp.path = "generated"
     torch.nn.init.constant_(mlp.input.bias, size)
     with torch.no_grad():
         mlp.input.bias[::2] *= -1
-    x = torch.randn(3, 16, requires_grad=True)
+    x = torch.randn(3, 48, requires_grad=True)
     output = mlp(x)
     output.sum().backward()
+    if size != size:  # a ReLU's slope at NaN is a number, as torch has it
+        assert output.isnan().all()
+        return
     for found in (output, x.grad, mlp.input.weight.grad):
-        assert found.isfinite().all() if size == size else found.isnan().any()
+        assert found.isfinite().all()
 
 
 @needs_compiler
 def test_it_has_the_derivatives_of_what_it_computes():
-    mlp = MLP(16, 64, preset("encoder", activation="gelu", mlp_kind="gated"), dtype=torch.float64)
-    size = mlp_size(16, "gelu", True, torch.float64)
+    mlp = MLP(48, 64, preset("encoder", activation="silu", mlp_kind="gated"), dtype=torch.float64)
+    size = mlp_size(48, "silu", True, torch.float64)
     first, b1, second, b2, *both = (made.detach() for made in mlp._panels())
 
     def forward(x, b1, b2):
         return TiledMLP.apply(x, None, first, b1, second, b2, *both, size, None)
 
-    x = torch.randn(3, 16, dtype=torch.float64)
+    x = torch.randn(3, 48, dtype=torch.float64)
     assert torch.autograd.gradcheck(forward, [tensor.requires_grad_() for tensor in (x, b1, b2)])
 
 
 @needs_compiler
 @pytest.mark.parametrize(("activation", "kind"), [("gelu", "plain"), ("relu2", "plain"), ("silu", "gated")])
 def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(activation, kind):
-    mlp, kept = MLP(64, 256, preset("encoder", activation=activation, mlp_kind=kind)), {}
+    mlp, kept = MLP(48, 192, preset("encoder", activation=activation, mlp_kind=kind)), {}
     for mlp.path in ("generated", "fast"):
         sizes = {}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda tensor, sizes=sizes: sizes.update({tensor.data_ptr(): tensor.nbytes}) or tensor,
             lambda tensor: tensor,
         ):
-            mlp(torch.randn(2048, 64, requires_grad=True))
+            mlp(torch.randn(2048, 48, requires_grad=True))
         kept[mlp.path] = sum(sizes.values())
     assert kept["generated"] < kept["fast"]
