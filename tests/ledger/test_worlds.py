@@ -292,7 +292,7 @@ def test_a_family_has_few_false_verdicts_after_holm(shared):
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_at_most_64_of_1000_ledgers_have_any_false_verdict(shared):
-    assert any_false(LONG, shared)[0] <= allowed(ANY_FALSE, LONG)
+    assert any_false(LONGER, shared)[0] <= allowed(ANY_FALSE, LONGER)
 
 
 # ---- power ---------------------------------------------------------------------------------------------------------
