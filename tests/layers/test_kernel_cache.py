@@ -11,13 +11,18 @@ import torch
 
 from headwise.layers.attention import Attention
 from headwise.layers.cpu import compiled, kernel_cache
-from headwise.layers.cpu.compiled import NormSize
+from headwise.layers.cpu.norm import norm_size
 from headwise.layers.cpu.tiled import works
 from headwise.shape import AttentionShape
 
-SIZE = NormSize(width=16)
+SIZE = norm_size("unit", 16)
 WHY = r"belongs to another user|can be written to by others"
-SAYS_WHERE = "from headwise.layers.cpu import compiled as c; c.library(c.NormSize(width=16)); print('loaded')"
+SAYS_WHERE = """
+from headwise.layers.cpu.compiled import library
+from headwise.layers.cpu.norm import norm_size
+library(norm_size("unit", 16))
+print("loaded")
+"""
 needs_compiler = pytest.mark.skipif(not works(), reason="no C++ compiler here")
 as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 
@@ -122,5 +127,5 @@ def test_what_dead_compiles_left_is_removed(kernels):
         folder.mkdir()
         (folder / "half.so").touch()
     os.utime(old, (0, time.time() - 3 * kernel_cache.COMPILE_SECONDS))
-    compiled.prepare([NormSize(width=32)])
+    compiled.prepare([norm_size("unit", 32)])
     assert (old.exists(), new.exists()) == (False, True)

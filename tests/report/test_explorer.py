@@ -36,7 +36,7 @@ def judged(name, verdict="open", text=""):
 @pytest.fixture(scope="module")
 def section():
     judgements = [judged("Q1", "holds"), judged("Q12", "fails", "heads of half the rank"), judged("L3", text=EVIL)]
-    return Section("mine", "A study.", judgements, [StudyPart("laptop", 1, [], [], None)])
+    return Section("mine", "A study.", judgements, [StudyPart("laptop", 1, [], [], None, "")])
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +208,25 @@ CONFIGS = [
     {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 96, "num_attention_heads": 6,
      "num_hidden_layers": 2, "intermediate_size": 128, "image_size": 32, "patch_size": 4, "num_channels": 3,
      "id2label": {"0": "a", "1": "b", "2": "c"}},
-    {"model_type": "deepseek_v3", "hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 4,
-     "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "kv_lora_rank": 32, "q_lora_rank": None},
     *({"model_type": kind, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32,
        "num_hidden_layers": 4, "intermediate_size": 100, "vocab_size": 99, "max_position_embeddings": 77, **more}
       for kind, more in [("llama", {}), ("mistral", {"rope_theta": 5e5}), ("qwen2", {"tie_word_embeddings": True}),
-                         ("qwen3", {}), ("gemma3_text", {"final_logit_softcapping": 30.0}), ("mixtral", {}),
+                         ("qwen3", {}), ("gemma3_text", {"final_logit_softcapping": 30.0}),
                          ("llama", {"headwise": {"shape": "w96-h6-r8-L4-m100"}}),
                          ("llama", {"rope_parameters": {"rope_theta": 7.0}})]),
 ]  # fmt: skip
+EXPERTS = [
+    {"model_type": "mixtral", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32,
+     "num_hidden_layers": 4, "intermediate_size": 100, "vocab_size": 99, "max_position_embeddings": 77},
+    {"model_type": "deepseek_v3", "hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 4,
+     "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "kv_lora_rank": 32, "q_lora_rank": None},
+]  # fmt: skip
+
+
+@in_browser
+def test_of_a_mixture_of_experts_the_page_prices_attention_and_says_so(tab):
+    for found in run(tab, "(configs) => configs.map(readConfig)", EXPERTS):
+        assert "attention only" in found["note"]
 
 
 @in_browser

@@ -22,7 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.spec import SpecError
+from headwise.store import network
 from headwise.store import store as store_module
+from headwise.store.network import on_network
 from headwise.store.questions import condition_on
 from headwise.store.records import LATER
 from headwise.store.rows import Cell, results_of
@@ -34,7 +36,6 @@ from headwise.store.store import (
     Store,
     StoreError,
     default_path,
-    on_network,
 )
 from headwise.training.run import NUMERICS, Run
 from helpers.runs import make_result, make_run
@@ -587,7 +588,7 @@ def test_no_write_ahead_log_on_a_network(tmp_path, monkeypatch):
     path = filled(tmp_path / "headwise.db", [0])  # made elsewhere, then copied to a shared folder
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\n")
-    monkeypatch.setattr(store_module, "MOUNTS", mounts)
+    monkeypatch.setattr(network, "MOUNTS", mounts)
     with Store(filled(path, [1])) as store:
         assert (pragma(store, "journal_mode"), pragma(store, "synchronous")) == ("delete", 3)
         assert len(list(store.runs())) == 2
@@ -609,12 +610,12 @@ def test_the_nearest_mount_decides(tmp_path, monkeypatch, path, networked):
     lines = ["/dev/a / ext4", "b /home nfs", "tmpfs /home/me/scratch tmpfs", r"c /my\040disk fuse.sshfs"]
     lines += [r"d /my\040disk/usb vfat", "e /both ext4", "f /both cifs"]
     (tmp_path / "mounts").write_text("".join(f"{line} rw 0 0\n" for line in lines))
-    monkeypatch.setattr(store_module, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(network, "MOUNTS", tmp_path / "mounts")
     assert on_network(Path(path)) is networked
 
 
 def test_without_a_list_of_mounts_nothing_is_networked(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(network, "MOUNTS", tmp_path / "none")
     assert not on_network(tmp_path / "a.db")
 
 

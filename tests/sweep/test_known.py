@@ -55,7 +55,7 @@ def test_what_is_finished_stays_so_when_kernels_change(store, status, monkeypatc
     assert planned == [run.replace(execution=GENERATED)]
     assert make_plan(planned, store).todo == ()
     monkeypatch.setattr(resolve, "FLOPS_WORTH", 0)
-    monkeypatch.setattr(resolve, "_generated_wins", lambda: True)
+    monkeypatch.setattr(resolve, "_generated_wins", lambda kind: True)
     assert make_plan(fitted([run], Execution(), store), store).todo == ()
 
 

@@ -43,7 +43,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         words = sys.argv[2:] if sys.argv[1:2] in (["compare"], ["train"]) else []
-        for old in OLD_NAMES.keys() & {word.partition("=")[0] for word in words}:
+        for old in OLD_NAMES.keys() & {str(word).partition("=")[0] for word in words}:
             typer.echo(f"headwise: {old} is now {OLD_NAMES[old]}; the old name goes with version 0.3", err=True)
         try:
             return super().invoke(ctx)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.ledger.judge import Judgement
+from headwise.ledger.judge import Judgement, ledger_order
 from headwise.ledger.standing import judge_study, rows_of
 from headwise.ledger.study import Study
 from headwise.store.rows import Row, results_of, rows
@@ -49,7 +49,7 @@ def sections_of(studies: Sequence[Study], store: Store, watch: StudyWatch = iter
         decides = judgements[0].preset
         others = [_part(study, preset, store) for preset in study.presets if preset not in (decides, "smoke")]
         parts = [_part(study, decides, store), *(part for part in others if part.rows)]
-        yield Section(study.name, study.about, judgements, parts)
+        yield Section(study.name, study.about, sorted(judgements, key=ledger_order), parts)
 
 
 def _part(study: Study, preset: str, store: Store) -> StudyPart:

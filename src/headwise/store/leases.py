@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import uuid4
 
-from headwise.store.store import FINISHED, Store
+from headwise.store.records import FINISHED
+from headwise.store.store import Store
 from headwise.training.machine import is_gone, process_name
 
 BEAT_SECONDS = 5.0

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from headwise.shape import ModelShape
@@ -17,6 +17,7 @@ CurvePoint = tuple[int, str, float]
 Pair = tuple[Run, RunResult]
 Record = dict[str, Any]  # one row of `runs`; where it is whole, also its "curve" and "probes", as JSON
 
+FINISHED = ("done", "diverged")  # what needs no further run
 HERE = "here"  # the provenance of what was not merged from another file
 POINTS = {"curves": "curve", "probes": "probes"}  # tables, and their fields of a result
 KEY = re.compile("[0-9a-f]{16}")
@@ -133,3 +134,33 @@ def _to_json(value: float) -> float | str:
 
 def points_to_json(points: list[CurvePoint]) -> str:
     return json.dumps([(int(step), str(name), _to_json(value)) for step, name, value in points])
+
+
+def read_parquet(path: Path) -> list[Record]:
+    """The records of an exported file; columns that it is too old for get what they stand for."""
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise StoreError(f"cannot read {path}: {error}") from None
+    wanted = pl.DataFrame([blank()]).schema
+    later = {name: value for name, value in LATER.items() if name not in frame.columns}
+    frame = frame.with_columns(pl.lit(value, wanted[name]).alias(name) for name, value in later.items())
+    if dict(frame.schema) != dict(wanted):
+        raise StoreError(f"{path} does not have the columns that this version of headwise exports")
+    return frame.to_dicts()
+
+
+def fate_of(existing: list[Record], record: Record) -> str:
+    """What merging does with a record: added, known, replaced or conflict."""
+    if not existing:
+        return "added"
+    if record["status"] not in FINISHED or existing[0]["status"] not in FINISHED:
+        return "replaced" if record["status"] in FINISHED else "known"
+    ours, theirs = ((one["status"], json.loads(one["metrics"])) for one in (existing[0], record))
+    return "known" if ours == theirs else "conflict"
+
+
+def listed(keys: list[str], most: int = 10) -> str:
+    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

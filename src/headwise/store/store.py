@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headwise.spec import check_file
+from headwise.store.network import on_network
 from headwise.store.questions import ANY_OF, LAST_SIGN, POINT, Asked, condition_on, to_point
 from headwise.store.records import (
+    FINISHED,
     HERE,
-    LATER,
     POINTS,
     RUN_COLUMNS,
     CurvePoint,
@@ -36,10 +37,13 @@ from headwise.store.records import (
     StoreError,
     blank,
     check_key,
+    fate_of,
     flat,
     for_others,
     from_record,
+    listed,
     points_to_json,
+    read_parquet,
     to_record,
 )
 from headwise.training.run import Run, RunResult
@@ -49,7 +53,6 @@ if TYPE_CHECKING:
 
 Where = Callable[[Run, RunResult], bool]
 
-FINISHED = ("done", "diverged")
 PATIENCE = 60.0  # seconds to wait for another driver's transaction
 CHECKED_AT_ONCE = 64 * 2**20  # bytes; a larger file is read through before the first write, not for every question
 APPLICATION = 0x68656164  # "head": tells a store from the databases of other programs
@@ -77,9 +80,6 @@ MIGRATIONS = (
     "ALTER TABLE runs ADD COLUMN registration TEXT NOT NULL DEFAULT ''",
 )
 SCHEMA = len(MIGRATIONS)
-# How the names of file systems begin that lack memory shared between machines; to be careful costs only speed.
-NETWORKED = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "afs", "9p", "virtiofs", "fuse.")
-MOUNTS = Path("/proc/mounts")
 TROUBLE = {  # by SQLite's name for it
     "SQLITE_FULL": "there is no space left for {path}; nothing was written, and earlier results are intact",
     "SQLITE_IOERR": "the system cannot read or write {path} ({error}); earlier results are intact",
@@ -159,7 +159,7 @@ class Store(AbstractContextManager["Store"]):
         """Take runs out, by their keys or the beginnings of them; with `unreadable`, also rows that cannot be read."""
         found = {key: self._find(key) for key in keys}
         if missing := [key for key, full in found.items() if full is None]:
-            raise StoreError(f"no run {_listed(missing)} in this store; nothing was removed")
+            raise StoreError(f"no run {listed(missing)} in this store; nothing was removed")
         with self.transaction():
             gone = [*found.values(), *(self._unreadable() if unreadable else ())]
             for table in ("runs", "leases", *POINTS):
@@ -183,12 +183,12 @@ class Store(AbstractContextManager["Store"]):
         fates: dict[str, list[str]] = {"added": [], "known": [], "replaced": [], "conflict": []}
         with self.transaction():
             for record in incoming:
-                fate = _fate(self._select("key = ?", record["key"]), record)
+                fate = fate_of(self._select("key = ?", record["key"]), record)
                 fates[fate].append(record["key"])
                 if fate in ("added", "replaced"):
                     self._write(record)
             if conflicts := fates.pop("conflict"):
-                raise StoreError(f"nothing was merged: the files disagree on the metrics of {_listed(conflicts)}")
+                raise StoreError(f"nothing was merged: the files disagree on the metrics of {listed(conflicts)}")
         return Merged(**{fate: len(keys) for fate, keys in fates.items()})
 
     def get(self, key: str) -> Pair | None:
@@ -307,7 +307,7 @@ class Store(AbstractContextManager["Store"]):
         """The key that starts with these digits, if there is one."""
         matches = self._keys("key BETWEEN ? AND ?", start, start + LAST_SIGN) if start else []
         if len(matches) > 1:
-            raise StoreError(f"'{start}' is the start of {_listed(matches)}; give more digits")
+            raise StoreError(f"'{start}' is the start of {listed(matches)}; give more digits")
         return matches[0] if matches else None
 
     def _whole(self, key: str) -> Record:
@@ -390,14 +390,6 @@ def _ask(connection: sqlite3.Connection, question: str) -> Any:
     return connection.execute(question).fetchone()[0]
 
 
-def on_network(path: Path) -> bool:
-    """Whether a path lies on a network file system, by Linux's list of mounts. Elsewhere one cannot tell: no."""
-    mounts = MOUNTS.read_text(errors="replace").splitlines() if MOUNTS.exists() else []
-    kinds = {Path(place.replace(r"\040", " ")): kind for _, place, kind, *_ in (line.split(" ") for line in mounts)}
-    nearest = next((kinds[folder] for folder in path.resolve().parents if folder in kinds), "")
-    return nearest.startswith(NETWORKED)
-
-
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
@@ -433,7 +425,7 @@ def _records_of(path: Path) -> Iterator[Record]:
         raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
     for file in files:
         check_file(file, "runs")
-        for record in _read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
+        for record in read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
             check_key(record, file.name)
             yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
 
@@ -450,32 +442,3 @@ def _read_store(path: Path) -> list[Record]:
         if None in (keys := copy._keys()):
             raise StoreError(f"nothing was merged: {path.name} holds a run whose key is None")
         return [copy._whole(key) for key in keys]
-
-
-def _read_parquet(path: Path) -> list[Record]:
-    import polars as pl
-
-    try:
-        frame = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise StoreError(f"cannot read {path}: {error}") from None
-    wanted = pl.DataFrame([blank()]).schema
-    later = {name: value for name, value in LATER.items() if name not in frame.columns}
-    frame = frame.with_columns(pl.lit(value, wanted[name]).alias(name) for name, value in later.items())
-    if dict(frame.schema) != dict(wanted):
-        raise StoreError(f"{path} does not have the columns that this version of headwise exports")
-    return frame.to_dicts()
-
-
-def _fate(existing: list[Record], record: Record) -> str:
-    """What merging does with a record: added, known, replaced or conflict."""
-    if not existing:
-        return "added"
-    if record["status"] not in FINISHED or existing[0]["status"] not in FINISHED:
-        return "replaced" if record["status"] in FINISHED else "known"
-    ours, theirs = ((one["status"], json.loads(one["metrics"])) for one in (existing[0], record))
-    return "known" if ours == theirs else "conflict"
-
-
-def _listed(keys: list[str], most: int = 10) -> str:
-    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

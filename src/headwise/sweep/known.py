@@ -5,7 +5,8 @@ may change from day to day, with a compiler, or a race that ends the other way; 
 cell's.
 """
 
-from headwise.store.store import FINISHED, Store
+from headwise.store.records import FINISHED
+from headwise.store.store import Store
 from headwise.training.run import Run
 
 
