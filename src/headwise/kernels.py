@@ -1,7 +1,7 @@
 """Which GPU kernels for attention are made for a head's size: what is fast is not the shape's matter alone.
 
-From the kernels' own documentation: FlashAttention-2 and torch's flash backend take heads up to 256, in tiles of 32;
-FlashAttention-3 has kernels for 64, 96, 128, 192 and 256; torch's flash backend wants keys and values of one size;
+As far as we know them, checked on no GPU: FlashAttention-2 and torch's flash backend take heads up to 256, in tiles of
+32; FlashAttention-3 has kernels for 64, 96, 128, 192 and 256; torch's flash backend wants keys and values of one size;
 FlashMLA serves a latent of 512 with a rotary part of 64. All of them want multiples of 8. No torch here.
 """
 

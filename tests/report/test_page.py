@@ -153,12 +153,12 @@ def ledger(page):
 
 
 def test_every_claim_is_there(whole):
-    claims = {claim.id: claim for name in studies.names() if name != SLOW for claim in studies.load(name).all_claims}
+    stated = [claim for name in studies.names() if name != SLOW for claim in studies.load(name).all_claims]
     rows = ledger(whole)
-    assert set(rows) == set(claims)
+    assert set(rows) == {claim.id for claim in stated}
     for name, row in rows.items():
-        assert claims[name].claim in row.text
-        assert row.one("a").attributes["href"] == f"#{claims[name].study}"
+        shown = [claim for claim in stated if claim.id == name and claim.claim in row.text]
+        assert row.one("a").attributes["href"] in {f"#{claim.study}" for claim in shown}
         assert row.attributes == {"data-verdict": row.one("span").text, "data-source": name[0]}
 
 

@@ -13,6 +13,7 @@ from headwise.checkpoints.rotary import rope_frequencies, settings
 from headwise.known import Experts, Known
 from headwise.options import preset
 from headwise.shape import AttentionShape
+from headwise.spec import SpecError
 
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3_text")
 
@@ -93,7 +94,7 @@ class LlamaReader(SeparateReader):
     def _kind(self, number: int) -> str:
         kinds: list[str] = self.config.get("layer_types") or []
         pattern: Any = self.config.get("sliding_window_pattern")  # how Gemma 3 said it before
-        if not kinds and isinstance(pattern, int):
+        if not kinds and isinstance(pattern, int) and pattern > 0:
             return "full_attention" if (number + 1) % pattern == 0 else "sliding_attention"
         return kinds[number] if number < len(kinds) else ""
 
@@ -103,10 +104,12 @@ def _windows(config: dict[str, Any], depth: int) -> tuple[int, ...]:
     window, kinds = config.get("sliding_window"), config.get("layer_types")
     if not window or (not kinds and config.get("use_sliding_window") is False):
         return ()
+    if not isinstance(window, int) or (kinds and len(kinds) < depth):
+        raise SpecError(f"the configuration's sliding_window and layer_types do not describe {depth} layers")
     pattern = config.get("sliding_window_pattern")
-    if not kinds and isinstance(pattern, int):
+    if not kinds and isinstance(pattern, int) and pattern > 0:
         kinds = ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(depth)]
-    spans = tuple(0 if kinds and kinds[i] != "sliding_attention" else int(window) for i in range(depth))
+    spans = tuple(0 if kinds and kinds[i] != "sliding_attention" else window for i in range(depth))
     return spans if any(spans) else ()
 
 
