@@ -188,9 +188,10 @@ def noisy_batches(name: str, count: int, seed: int):
     and, to be filled in, words of a few letters that repeat."""
     draw = torch.Generator().manual_seed(10**6 + seed)
     if name == "vit":
-        for images, labels in batches(name, count, 10**6 + seed):
-            wrong = torch.rand(BATCH, generator=draw) < 0.3
-            yield images, torch.where(wrong, torch.randint(CLASSES, (BATCH,), generator=draw), labels)
+        for parts in zip(*[batches(name, 8 * count, 10**6 + seed)] * 8, strict=True):
+            images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+            wrong = torch.rand(len(labels), generator=draw) < 0.3
+            yield images, torch.where(wrong, torch.randint(CLASSES, labels.shape, generator=draw), labels)
         return
     for _ in range(count):
         if name == "bert":

@@ -18,7 +18,7 @@ from scipy import stats
 
 from helpers.families import FAMILIES, noisy_batches, own_start, peers
 
-SEEDS = 5
+SEEDS, STEPS = 5, 2000
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def test_a_short_training_ends_alike(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_five_pairs_end_within_one_percent(name):
     need_sources(name)
-    found = parity(name, 1000)
+    found = parity(name, STEPS)
     assert statistics.mean(found.final[1]) < 0.9 * statistics.mean(found.first[1])
     _, low, high = found.interval()
     assert -0.01 < low < high < 0.01
@@ -102,7 +102,7 @@ def test_five_pairs_end_within_one_percent(name):
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FAMILIES:
-        found = parity(name, 1000)
+        found = parity(name, STEPS)
         before, after = ([statistics.mean(side) for side in sides] for sides in (found.first, found.final))
         mean, low, high = found.interval()
         columns = [name, *(f"{loss:.4f}" for loss in (*before, *after)), f"{mean:+.2%} [{low:+.2%}, {high:+.2%}]"]
