@@ -29,9 +29,13 @@ as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """An empty cache."""
+    """An empty cache, and a process that has loaded nothing from another one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "headwise" / "kernels"
+    compiled.library.cache_clear()
+    compiled.usable.cache_clear()
+    yield tmp_path / "headwise" / "kernels"
+    compiled.library.cache_clear()
+    compiled.usable.cache_clear()
 
 
 @needs_compiler
