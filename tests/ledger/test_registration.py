@@ -349,12 +349,14 @@ def test_noise_is_pooled_as_in_randomised_blocks():
 
 
 def test_very_unequal_noise_is_not_pooled():
-    """Then it is the paired t-test of the two, as scipy has it."""
+    """Then it is the paired t-test of the two, as scipy has it, with a degree of freedom less."""
     wild = BLOCKS | {"c": {0: 5.0, 1: -3.0, 2: 8.0, 3: 0.0}}
     found = contrast({"": wild}, {"": {"b": 1.0, "a": -1.0}})
     test = stats.ttest_rel(list(BLOCKS["b"].values()), list(BLOCKS["a"].values()))
-    assert found.chance_above(0.0) == pytest.approx(test.pvalue / 2)
-    assert found.bounds(0.95) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert found.freedom == test.df - 1
+    whole = Estimate(found.value, found.error, test.df)
+    assert whole.chance_above(0.0) == pytest.approx(test.pvalue / 2)
+    assert whole.bounds(0.95) == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
 def test_bounds_and_chances_agree():
