@@ -5,7 +5,7 @@ import sys
 import textwrap
 from abc import abstractmethod
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, Self
@@ -28,11 +28,16 @@ _GAUSSIAN = (
 
 
 def count_text(number: int) -> str:
-    """A whole number in full while it can be read, else three digits and a power of ten."""
+    """A whole number in full while it can be read, else three digits, rounded down, and a power of ten."""
     if number < 10**15:
         return f"{number:,}"
-    digits, power = f"{Decimal(number):.2e}".split("e+")
-    return f"{digits} × 10^{power}"
+    power = Decimal(number).adjusted()
+    return f"{number // 10 ** (power - 2) / 100:.2f} × 10^{power}"
+
+
+def bound_text(value: float) -> str:
+    """Four digits after the point, rounded down: what is printed is certified too."""
+    return str(Decimal(value).quantize(Decimal("0.0001"), ROUND_FLOOR))
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ def bound_table(rows: _Rows) -> list[RenderableType]:
     """The smallest certified error of each rank and number of heads."""
     table = _table("rank", "heads", "scalar values", "free values")
     for row in rows:
-        numbers = (f"{row[name]:.4f}" for name in ("scalar_values", "free_values"))
+        numbers = (bound_text(row[name]) for name in ("scalar_values", "free_values"))
         table.add_row(str(row["rank"]), count_text(row["heads"]), *numbers)
     scale = "The error is a squared distance: answering zero has 1, the mean of the points 0.5."
     return [_heading("Error is at least", rows), table, "", scale, *_notes(rows)]
