@@ -1,7 +1,8 @@
 """The same model gives the same loss: each side with its own first weights, trained on the same batches.
 
-Five pairs of runs of each family; the 95 % interval of the difference of their final losses must lie within ±1 %. The
-batches have noise in them, so that no loss is near 0, and are long enough for seeds to differ by little.
+Ten pairs of runs of each family; the 95 % interval of the difference of their final losses must lie within ±1 %. The
+batches have noise in them, so that no loss is near 0. Final losses of two pairs differ by 0.4 to 0.6 %, so that the
+interval of five pairs is as wide as what is asked; that of ten is not.
 
     python tests/peers/test_same_loss.py      # the table, some minutes for each family
 """
@@ -18,7 +19,7 @@ from scipy import stats
 
 from helpers.families import FAMILIES, noisy_batches, own_start, peers
 
-SEEDS, STEPS = 5, 2000
+SEEDS, STEPS = 10, 2000
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ def test_a_short_training_ends_alike(name):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_five_pairs_end_within_one_percent(name):
+def test_ten_pairs_end_within_one_percent(name):
     need_sources(name)
     found = parity(name, STEPS)
     assert statistics.mean(found.final[1]) < 0.9 * statistics.mean(found.first[1])

@@ -1,7 +1,5 @@
 """BERT and long sequences with fewer layers: in invented worlds claims hold or fail as they should; what arms are."""
 
-from dataclasses import replace
-
 import pytest
 
 from headwise.cost import parameters
@@ -13,6 +11,7 @@ from headwise.store.rows import Row
 from headwise.studies import load
 from headwise.studies.thinner_bert import MASKED, TUNED
 from headwise.training import pretrained
+from helpers.judging import judge_testable
 
 NAMES = ("thinner-bert", "thinner-lra")
 
@@ -31,7 +30,7 @@ def world(study, tell):
 def verdicts(name, tell):
     study = load(name)
     rows = world(study, tell)
-    return {claim.id: judge_claim(claim, "laptop", rows).verdict for claim in study.claims}
+    return {claim.id: judge_testable(claim, "laptop", rows).verdict for claim in study.claims}
 
 
 def errors(base=0.5, thin=0.5, **special):
@@ -75,14 +74,13 @@ def test_worlds_of_long_sequences(tell, wanted):
     study = load("thinner-lra")
     (found,) = (judge_claim(claim, "laptop", world(study, tell)) for claim in study.claims)
     assert (found.verdict, found.qualifier) == ("cannot tell", found.claim.untestable)
-    (testable,) = (replace(claim, untestable="") for claim in study.claims)
-    assert judge_claim(testable, "laptop", world(study, tell)).verdict == wanted
+    assert judge_testable(found.claim, "laptop", world(study, tell)).verdict == wanted
 
 
 def test_a_thin_model_that_saves_too_little_fails():
     study = load("thinner-bert")
     rows = [Row(row.cell, row.seed, row.metrics | {"parameters": 1e5}, row.key) for row in world(study, errors())]
-    assert {judge_claim(claim, "laptop", rows).verdict for claim in study.claims} == {"fails"}
+    assert {judge_testable(claim, "laptop", rows).verdict for claim in study.claims} == {"fails"}
 
 
 @pytest.mark.parametrize("name", NAMES)

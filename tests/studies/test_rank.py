@@ -12,6 +12,7 @@ from headwise.store.rows import Row
 from headwise.studies import context_length, converged_heads, load, positions
 from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, neighbor_run
 from headwise.studies.transition import threshold
+from helpers.judging import judge_testable
 
 NAMES = (
     "context-length",
@@ -38,7 +39,7 @@ def world(study, tell):
 def verdict(name, tell):
     study = load(name)
     claim, *_ = study.claims
-    return judge_claim(claim, "laptop", world(study, tell)).verdict
+    return judge_testable(claim, "laptop", world(study, tell)).verdict
 
 
 def steps(by_rank):
@@ -70,13 +71,15 @@ def slope(place):
     return {"error": 0.4 * math.exp(-0.2 * (place["rank"] - 12))}
 
 
-def layers(first, last, rank_used=1.0):
+def layers(half, full=(0.6, 0.65)):
+    """How sharp the first and the last layer are, at half the rank and at full rank; entropy is the inverse."""
+
     def tell(place):
+        first, last = full if place["rank"] == place["dim"] else half
         ends = {0: first, place["depth"] - 1: last}
         found = {"error": 0.6 / place["depth"]}
         for layer in range(place["depth"]):
             found |= {f"sharpness.layer{layer}": ends[layer], f"attention-entropy.layer{layer}": 1 / ends[layer]}
-            found |= {f"qk-rank.layer{layer}": place["rank"] * rank_used}
         return found
 
     return tell
@@ -110,9 +113,9 @@ def two_metrics(fresh_gap, authors_gap):
             lambda place: {"error": 0.6 if place["rank"] < 16 and place["logits"] == "divided by √rank" else 0.05},
             "fails",
         ),
-        ("compensation", layers(0.5, 0.7), "holds"),
-        ("compensation", layers(0.7, 0.7), "fails"),
-        ("compensation", layers(0.5, 0.7, rank_used=0.5), "fails"),
+        ("compensation", layers((0.5, 0.7)), "holds"),
+        ("compensation", layers((0.7, 0.7)), "fails"),
+        ("compensation", layers((0.5, 0.7), full=(0.3, 0.7)), "fails"),  # full rank does so more
         ("converged-heads", lambda place: {"qk-identity-angle.layer0": 172.0}, "holds"),
         ("converged-heads", lambda place: {"qk-identity-angle.layer0": 120.0}, "fails"),
         ("replay", two_metrics(8.0, 9.0), "holds"),

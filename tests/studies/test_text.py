@@ -13,6 +13,7 @@ from headwise.shape import ModelShape
 from headwise.store.rows import Row
 from headwise.studies import load
 from headwise.studies.predict_the_trade import halved, points, price_of_one_pair
+from helpers.judging import judge_testable
 
 
 def world(name, tell, noise=0.002):
@@ -30,7 +31,7 @@ def judged(id_, rows):
     claim = next(
         claim for name in ("thinner-gpt", "predict-the-trade") for claim in load(name).claims if claim.id == id_
     )
-    return judge_claim(claim, "laptop", rows)
+    return judge_testable(claim, "laptop", rows)
 
 
 # ---- thinner-gpt ---------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ class Claim:
     computed: bool = False
     caveat: str = ""
     untestable: str = ""  # why these runs could not have answered: the verdict is then `cannot tell`
+    restated: str = ""  # what it said before, or why it says something else now
 
 
 class Variant(NamedTuple):

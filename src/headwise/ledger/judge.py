@@ -166,17 +166,18 @@ def judge_claim(
     sampled = [one.seeds for one in judged if not one.comparison.exact]
     verdict: Verdict = "open"
     if decides and min(sampled, default=LEAST_SEEDS) >= LEAST_SEEDS:
-        said = [one.verdict for one in judged]
-        verdict = "fails" if "fails" in said else "open" if "open" in said else "holds"
-    if claim.untestable and verdict in ("holds", "fails"):
-        verdict = "cannot tell"
+        verdicts = [one.verdict for one in judged]
+        verdict = "fails" if "fails" in verdicts else "open" if "open" in verdicts else "holds"
+        verdict = "cannot tell" if claim.untestable else verdict
     weakest = min(judged, key=lambda one: one.low / one.comparison.threshold)
     deciding = next((one for one in judged if one.verdict == "fails"), weakest) if verdict == "fails" else weakest
     runs = tuple(dict.fromkeys(key for comparison in comparisons for key in comparison.keys))
     seeds = min(sampled, default=0)
     needed = remedy if verdict in ("open", "cannot tell") else None
     qualifier = claim.untestable if verdict == "cannot tell" else ""
-    return Judgement(claim, verdict, preset, judged, deciding, seeds, runs, needed, qualifier=qualifier)
+    return Judgement(
+        claim, verdict, preset, judged, deciding, seeds, runs, needed, qualifier=qualifier, restated=claim.restated
+    )
 
 
 def _measured(comparison: Comparison, level: float, decides: bool) -> Measured:

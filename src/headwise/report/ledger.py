@@ -183,7 +183,7 @@ def notes(judgement: Judgement) -> list[str]:
     if judgement.registered:
         found.append(f"Registered: {judgement.registration}." + _restated(judgement))
     elif judgement.comparisons and not judgement.claim.computed:
-        found.append("Unregistered.")
+        found.append("Unregistered." + _restated(judgement))
     if judgement.in_family and judgement.verdict in ("holds", "fails"):
         found.append(f"After Holm's correction in its family: {judgement.in_family}.")
     if judgement.shared:

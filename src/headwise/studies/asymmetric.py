@@ -76,5 +76,11 @@ def chart(rows: list[Row], preset: str) -> Any:
     return frontier(rows, "arm", "Rank for queries and keys, or for values", [note], "bits per byte")
 
 
-CLAIMS = (Claim("N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys),)
+CLAIMS = (
+    Claim(
+        "N2", "Raising only the query/key rank is where the gain is", "N, 2", "asymmetric", queries_and_keys,
+        untestable="rank also moves rotary frequencies and the logits' temperature here, either of which may be why "
+        "(value-rank holds them still)",
+    ),
+)  # fmt: skip
 STUDY = Study("asymmetric", __doc__, PRESETS, cells, chart, CLAIMS)

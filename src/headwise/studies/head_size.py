@@ -87,7 +87,8 @@ CLAIMS = (
     Claim(
         "N1", "Heads twice as large keep or improve a nanochat-style model at equal parameters", "N, 5", "head-size",
         larger_heads,
-        caveat="one step, head dim 4 to 8; rank also moves rotary frequencies and the logits' temperature",
+        untestable="rank also moves rotary frequencies and the logits' temperature here, either of which may be why; "
+        "and one step, head dim 4 to 8, says nothing of larger heads",
     ),
     Claim(
         "N5", "It holds per FLOP, per second and per cache byte, not only per parameter", "reviewers of Q and L",

@@ -182,7 +182,7 @@ CLAIMS = (
         "a question on Q, Fig. 1",
         "transition",
         moves,
-        caveat="any falling curve crosses a threshold: a power law of the rank fits within 0.8 %",
+        untestable="any falling curve crosses a threshold: a power law of the rank fits within 0.8 %",
     ),
 )
 STUDY = Study("transition", __doc__, PRESETS, cells, chart, CLAIMS)
