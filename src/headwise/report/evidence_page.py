@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from headwise.comparison.evidence.leave_out import METHODS, LeaveOneOut
-from headwise.comparison.evidence.rows import OWN, EvidenceRow
+from headwise.comparison.evidence.rows import EFFECTS, OWN, EvidenceRow
 from headwise.comparison.evidence.table import ASKED, FAMILIES, Evidence
 from headwise.comparison.evidence.weigh import LEAST_LABS, select
+from headwise.comparison.suggest import suggest_for
 from headwise.report.evidence import WORDS, directions, number_or_why, sizes_of
 
 NAME = "evidence.md"
@@ -48,7 +49,16 @@ that measured a loss. *Spent*: what was saved was spent elsewhere, at equal para
 ## Where labs contradict each other
 
 {conflicts}
+
+## What suggest makes of it
+
+`headwise suggest MODEL --goal memory`, best first. [The guide](../guides/choosing.md) says what the words mean; without
+five labs on an axis there is no forecast. Where the words begin and end was settled after a look at these four models,
+so the table shows what the rule says and does not test it.
+
+{advice}
 """
+ADVISED = ("gpt2", "nanochat-d20", "qwen3-0.6b", "llama-3-8b")
 
 
 def write_evidence(shown: Evidence, folder: Path) -> list[Path]:
@@ -97,8 +107,23 @@ def page_text(shown: Evidence, test: LeaveOneOut) -> str:
             "scores": _markdown([["axis", "labs", *METHODS, "Brier", "best"], *map(_score, test.records())]),
             "cells": _markdown([heading, *cells]),
             "conflicts": "\n".join(conflicts),
+            "advice": _markdown(advised()),
         }
     )
+
+
+def advised(goal: str = "memory") -> list[list[str]]:
+    """What is suggested for the models that the page shows, from the rows and the results that are shipped."""
+    heading = ["model", "change", "KV cache", "advice", "better / even / worse", "labs"]
+    found = [(name, one) for name in ADVISED for one in suggest_for(name, goal).as_dict()]
+    return [heading, *([name, one["change"], f"{one['kv_bytes_difference']:+.0%}", one["advice"], _chances(one),
+                        str(one["labs"])] for name, one in found)]  # fmt: skip
+
+
+def _chances(one: dict[str, Any]) -> str:
+    if one["axis_labs"] < LEAST_LABS:
+        return "no forecast"
+    return " / ".join(f"{one['expected'][effect]:.0%}" for effect in EFFECTS)
 
 
 def _score(row: dict[str, Any]) -> list[str]:

@@ -19,8 +19,7 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
     cache = f"KV cache {_bytes(document['kv_bytes'])}, one decoded token reads {_bytes(document['decode_bytes'])}"
     lines: list[RenderableType] = [*_lines(about + cache, "dim"), *_lines(document["answer"], "bold")]
     for number, one in enumerate(document["suggestions"], 1):
-        heading = f"{number}  {one['shape']}"
-        lines += ["", Text(heading, style="bold")]
+        lines += ["", Text.assemble((f"{number}  {one['shape']}", "bold"), f"  {one['advice']}")]
         lines += _lines(one["change"], "", 3) if number > 1 else []
         lines += [*_lines(_costs(one), "dim", 3), *_quality(one)]
         lines += _behind(one) if number == 1 else []
@@ -35,6 +34,10 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _quality(one: dict[str, Any]) -> list[RenderableType]:
+    """Probabilities and the loss; of an axis with too few labs, what they found instead."""
+    if one["axis_labs"] < LEAST_LABS:
+        found = ", ".join(f"{word} in {one['found'][effect]:.1f}" for effect, word in _EXPECTED.items())
+        return _lines(f"quality: no forecast from {one['axis_labs']} labs; {found}", "", 3)
     chances = ", ".join(f"{word} {one['expected'][effect]:.0%}" for effect, word in _EXPECTED.items())
     return _lines(f"quality: {chances} (forecast, {one['labs']} labs); {_loss(one)}", "", 3)
 

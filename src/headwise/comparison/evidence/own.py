@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.comparison.evidence.rows import OWN, Effect, EvidenceRow
+from headwise.comparison.evidence.rows import OWN, Axis, Dose, Effect, EvidenceRow, Held, Knob
 from headwise.ledger.claims import BITS, MASKED_BITS
 from headwise.ledger.judge import Judgement, Measured
 
@@ -15,11 +15,11 @@ YEAR = 2026
 class Reading:
     """What a claim's comparison is as evidence: the axis, what its variant has more or less of, what was equal."""
 
-    family: str
-    knob: str
-    held: str
+    axis: Axis  # also the family: heads, which are divided into families, have no reading
+    knob: Knob
+    held: Held
     task: str
-    dose: str | None = "up to 4x"
+    dose: Dose | None = "up to 4x"
     comparison: int = 0  # which of the claim's
 
 
@@ -60,14 +60,14 @@ def _row(judgement: Judgement, reading: Reading, measured: Measured) -> Evidence
         year=YEAR,
         lab=OWN,
         trust="measured",
-        axis=reading.family,  # type: ignore[arg-type]
-        family=reading.family,  # type: ignore[arg-type]
-        knob=reading.knob,  # type: ignore[arg-type]
-        stated_dose=reading.dose,  # type: ignore[arg-type]
+        axis=reading.axis,
+        family=reading.axis,
+        knob=reading.knob,
+        stated_dose=reading.dose,
         task=reading.task,
         base=one.baseline,
         params_base=scale.parameters[1] if scale and scale.parameters[1] else None,
-        held=reading.held,  # type: ignore[arg-type]
+        held=reading.held,
         metric=one.metric,
         unit="loss" if of_loss else "ratio",
         seeds=str(measured.seeds),

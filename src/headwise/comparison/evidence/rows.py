@@ -23,6 +23,9 @@ Axis = Literal[
     "heads", "head_dim", "qk_rank", "kv_heads", "kv_latent", "depth_vs_heads", "depth_vs_width", "mlp_vs_heads",
     "convert",
 ]  # fmt: skip
+Family = Literal[Axis, "heads_split", "heads_added"]
+Knob = Literal["more", "less"]
+Held = Literal["params", "flops", "tokens", "steps", "nothing", "unknown"]
 Effect = Literal["better", "tie", "worse"]
 Dose = Literal["up to 4x", "more than 4x"]
 Unit = Literal[
@@ -47,8 +50,8 @@ class EvidenceRow(Spec):
     lab: str = Field(min_length=1, description="who measured: the unit that counts")
     trust: Literal["read-primary", "read-secondary", "measured"]
     axis: Axis
-    family: Literal[Axis, "heads_split", "heads_added"]
-    knob: Literal["more", "less"] | None = Field(default=None, description="what the arm has of the axis's quantity")
+    family: Family
+    knob: Knob | None = Field(default=None, description="what the arm has of the axis's quantity")
     stated_dose: Dose | None = Field(default=None, description="where shapes do not say how large the change is")
     task: str
     base: str
@@ -57,7 +60,7 @@ class EvidenceRow(Spec):
     params_base: int | None = Field(default=None, gt=0)
     params_arm: int | None = Field(default=None, gt=0)
     tokens: int | None = Field(default=None, gt=0)
-    held: Literal["params", "flops", "tokens", "steps", "nothing", "unknown"]
+    held: Held
     metric: str
     unit: Unit
     better: Literal["higher", "lower"] | None = None
