@@ -11,6 +11,7 @@ from headwise.options import ModelOptions, preset
 from headwise.search import starting_point
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
+from helpers.commands import as_json, headwise
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,14 @@ def test_quality_and_mistakes():
     with pytest.raises(SpecError, match="no kind of task"):
         suggest_for("gpt2", "memory", task="chess")
     assert ModelOptions().positions == "none"
+
+
+def test_several_models_are_columns():
+    names = ("gpt2", "qwen3-0.6b", "llama-3-8b")
+    several = hw.suggest_each(names, "memory")
+    assert [row["name"] for row in several.records()] == list(names)
+    for name, one in zip(names, as_json("suggest", *names, "--goal", "memory"), strict=True):
+        assert one["suggestions"] == as_json("suggest", name, "--goal", "memory")
+    table = headwise("suggest", *names, "--goal", "memory").stdout
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert "advice recommended recommended coin flip" in " ".join(table.split())

@@ -63,6 +63,25 @@ class Suggestions(Shown):
         return [{n: v for n, v in one.items() if n not in nested} for one in self.document["suggestions"]]
 
 
+@dataclass(frozen=True)
+class SuggestionsOfEach(Shown):
+    """Suggestions for several models; the table has what is first for each."""
+
+    each: tuple[Suggestions, ...]
+
+    @property
+    def headline(self) -> str:
+        return "\n".join(f"{one.document['name']}: {one.headline}" for one in self.each)
+
+    def as_dict(self) -> list[Any]:
+        """What `headwise suggest A B --json` prints: a list of models, each with its suggestions."""
+        names = ("name", "base", "goal", "task", "answer", "suggestions")
+        return [{name: one.document[name] for name in names} for one in self.each]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"name": one.document["name"], **first} for one in self.each for first in one.records()[:1]]
+
+
 def suggest_for(
     base: str | Known,
     goal: str = "quality",

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from headwise.comparison.evidence.leave_out import METHODS, LeaveOneOut
-from headwise.comparison.evidence.rows import EFFECTS, OWN, EvidenceRow
+from headwise.comparison.evidence.rows import OWN, EvidenceRow
 from headwise.comparison.evidence.table import ASKED, FAMILIES, Evidence
 from headwise.comparison.evidence.weigh import LEAST_LABS, select
 from headwise.comparison.suggest import suggest_for
 from headwise.report.evidence import WORDS, directions, number_or_why, sizes_of
+from headwise.report.suggest import forecast_text
 
 NAME = "evidence.md"
 PAGE = """# What others published, and how far it predicts itself
@@ -116,14 +117,8 @@ def advised(goal: str = "memory") -> list[list[str]]:
     """What is suggested for the models that the page shows, from the rows and the results that are shipped."""
     heading = ["model", "change", "KV cache", "advice", "better / even / worse", "labs"]
     found = [(name, one) for name in ADVISED for one in suggest_for(name, goal).as_dict()]
-    return [heading, *([name, one["change"], f"{one['kv_bytes_difference']:+.0%}", one["advice"], _chances(one),
+    return [heading, *([name, one["change"], f"{one['kv_bytes_difference']:+.0%}", one["advice"], forecast_text(one),
                         str(one["labs"])] for name, one in found)]  # fmt: skip
-
-
-def _chances(one: dict[str, Any]) -> str:
-    if one["axis_labs"] < LEAST_LABS:
-        return "no forecast"
-    return " / ".join(f"{one['expected'][effect]:.0%}" for effect in EFFECTS)
 
 
 def _score(row: dict[str, Any]) -> list[str]:

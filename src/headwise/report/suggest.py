@@ -6,8 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headwise.comparison.evidence.weigh import LEAST_LABS
+from headwise.comparison.suggest import SuggestionsOfEach
 from headwise.report.ledger import FIXED, wrapped
-from headwise.report.tables import short
+from headwise.report.tables import _table, short
 
 COUNT = ("", "k", "M", "B", "T")
 _EXPECTED = {"better": "better", "tie": "even", "worse": "worse"}
@@ -31,6 +32,38 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
         lines += ["To test the first on your data, small, before you pay for it:"]
         lines.append(Text(f"  {document['test']}", no_wrap=True))
     return lines
+
+
+def suggestions_table(several: SuggestionsOfEach) -> list[RenderableType]:
+    """What is first for each model, a column each."""
+    documents = [one.document for one in several.each]
+    firsts = [next(iter(document["suggestions"]), None) for document in documents]
+    table = _table("<", *(f"<{document['name']}" for document in documents))
+    rows = {
+        "first": lambda one: one["change"],
+        "advice": lambda one: one["advice"],
+        "KV cache": lambda one: f"{_bytes(one['kv_bytes'])} ({_percent(one, 'kv_bytes')})",
+        "decode reads": lambda one: f"{_bytes(one['decode_bytes'])} ({_percent(one, 'decode_bytes')})",
+        "parameters": lambda one: _percent(one, "parameters"),
+        "FLOPs": lambda one: _percent(one, "train_flops_per_token"),
+    }
+    for name, show in rows.items():
+        table.add_row(name, *(show(one) if one else "–" for one in firsts))
+    for effect, word in _EXPECTED.items():
+        table.add_row(word, *(_chance(one, effect) if one else "–" for one in firsts))
+    settings = [f"{document['context']:,} × {document['batch']}" for document in documents]
+    table.add_row("tokens × batch", *settings)
+    return [f"For {documents[0]['goal']}, {documents[0]['dtype']}; one model alone is shown in full", table]
+
+
+def _chance(one: dict[str, Any], effect: str) -> str:
+    return f"{one['expected'][effect]:.0%}" if one["axis_labs"] >= LEAST_LABS else "no forecast"
+
+
+def forecast_text(one: dict[str, Any]) -> str:
+    """Probabilities of the three directions; none without labs enough on the axis."""
+    chances = [_chance(one, effect) for effect in _EXPECTED]
+    return " / ".join(chances) if one["axis_labs"] >= LEAST_LABS else chances[0]
 
 
 def _quality(one: dict[str, Any]) -> list[RenderableType]:
