@@ -1,5 +1,6 @@
 """Advice agrees with the evidence, the guide and the ledger: what is recommended, what is a coin flip, and why."""
 
+import math
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from headwise.comparison.suggest import ADVICE, advice
 from headwise.known import KNOWN, find
 from headwise.report.evidence_page import ADVISED, advised
 from headwise.shape import ModelShape
+from helpers.commands import headwise
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = re.sub(r"\s+", " ", (DOCS / "guides" / "choosing.md").read_text())
@@ -21,7 +23,7 @@ GUIDE = re.sub(r"\s+", " ", (DOCS / "guides" / "choosing.md").read_text())
 def one(better, tie, worse, *, labs=9, cell=None, other=None, refilled=True):
     expected = {"better": better, "tie": tie, "worse": worse}
     evidence = {"cell": {"loss_change": cell}, "other": {"loss_change": other}}
-    return {"expected": expected, "axis_labs": labs, "evidence": evidence, "refilled": refilled}
+    return {"expected": expected if labs >= LEAST_LABS else None, "evidence": evidence, "refilled": refilled}
 
 
 EVEN, HARM = {"value": 0.003, "low": -0.001, "high": 0.007}, {"value": 0.004, "low": 0.001, "high": 0.007}
@@ -94,6 +96,38 @@ def test_the_advice_turns_with_the_evidence(monkeypatch):
     assert "recommended" not in found.values()
 
 
+def test_no_forecast_below_five_labs_and_the_rows_are_listed_instead():
+    """Four labs made as large a change as a latent for nanochat; eight measured a latent at all."""
+    document = hw.suggest("nanochat-d20", "memory").document
+    latent = next(one for one in document["suggestions"] if one["move"] == "a latent cache")
+    assert (latent["labs"], latent["expected"], latent["advice"]) == (4, None, "too few labs")
+    assert sum(latent["found"].values()) == pytest.approx(4)
+    for one in document["suggestions"]:
+        assert (one["expected"] is None) == (one["labs"] < LEAST_LABS)
+    lines = headwise("suggest", "nanochat-d20", "--goal", "memory").stdout
+    shown = lines.partition("2  w1280-h10-c512")[2].partition("\n3  ")[0]
+    assert "no forecast from 4 labs; better in 3.8, even in 0.0, worse in 0.2" in shown
+    assert all(row["id"] in shown for row in latent["nearest"])
+    assert "%" not in shown.partition("quality")[2].partition("nearest")[0]
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_the_rows_behind_a_move_are_the_nearest_in_scale(name):
+    document = hw.suggest(name, "memory").document
+    for one in document["suggestions"]:
+        sizes = [row["scale"] for row in one["nearest"] if row["scale"]]
+        distances = [abs(math.log10(size / document["parameters"])) for size in sizes]
+        assert distances == sorted(distances)
+        assert len({row["lab"] for row in one["nearest"]}) == len(one["nearest"]) == 3
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_a_suggestion_is_at_most_a_screen(name):
+    lines = headwise("suggest", name, "--goal", "memory").stdout.splitlines()
+    assert len(lines) <= 40
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  headwise compare"))
+
+
 # ---- the guide and the ledger ----------------------------------------------------------------------------------------
 
 
@@ -108,7 +142,7 @@ def test_what_is_recommended_is_what_the_guide_says(name):
         for one in document["suggestions"]:
             arm = ModelShape.parse(one["shape"]).layers[0]
             if one["move"] == "a latent cache":
-                assert (one["advice"] == "recommended") == (one["dose"] == "more than 4x")
+                assert one["advice"] == {"more than 4x": "too few labs", "up to 4x": "coin flip"}[one["dose"]]
                 assert base.group == 1 or one["advice"] == "coin flip"
             elif "KV heads" in one["move"]:
                 assert arm.kv_heads >= 2
@@ -133,7 +167,7 @@ def test_the_four_models_of_the_page():
     first = {name: hw.suggest(name, "memory").document["suggestions"][0] for name in ADVISED}
     assert {name: (one["move"], one["advice"]) for name, one in first.items()} == {
         "gpt2": ("fewer KV heads", "recommended"),
-        "nanochat-d20": ("a latent cache", "recommended"),
+        "nanochat-d20": ("fewer KV heads", "recommended"),
         "qwen3-0.6b": ("fewer KV heads", "recommended"),
         "llama-3-8b": ("a latent cache", "coin flip"),
     }

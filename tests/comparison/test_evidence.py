@@ -125,6 +125,18 @@ def test_conflicts_and_trends_are_shown():
     assert weigh([one.replace(params_base=10**8 + i) for i, one in enumerate(rows)]).trend is None
 
 
+def test_changes_within_the_noise_of_one_run_are_marked():
+    assert [row("A", change).within_noise for change in (0.0029, 0.0031, -0.0029)] == [True, False, True]
+    points = row("A", 0.0).replace(unit="points", better="higher", value_base=50.0, value_arm=50.9)
+    assert (points.effect, points.within_noise) == ("better", True)
+    assert not points.replace(value_arm=51.1).within_noise
+    found = weigh([points, row("B", 0.01), row("C", 0.01)])
+    assert found.within_noise == {"better": ("A",), "worse": ()}
+    shown = headwise("evidence", "--axis", "kv_heads").stdout
+    assert "Gemma 2 *" in shown
+    assert "* within the noise of one run: 0.3% of the loss, 1 point" in shown
+
+
 # ---- leaving a lab out -----------------------------------------------------------------------------------------------
 
 

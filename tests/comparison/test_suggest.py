@@ -65,7 +65,8 @@ def test_the_condition_number_is_no_evidence():
 def test_expected_quality_is_a_distribution_and_a_number_takes_five_labs(memory):
     for document in memory.values():
         for one in document["suggestions"]:
-            assert sum(one["expected"].values()) == pytest.approx(1)
+            assert (one["expected"] is None) == (one["labs"] < 5)
+            assert sum((one["expected"] or {"none": 1.0}).values()) == pytest.approx(1)
             for cell in one["evidence"].values():
                 assert (cell["loss_change"] is not None) == (cell["loss_labs"] >= 5)
     shared = memory["gpt2"]["suggestions"][0]

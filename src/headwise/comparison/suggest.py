@@ -6,7 +6,8 @@ labs nearest in scale; a change of the loss is given where five labs measured on
 - recommended: better is likelier than worse; or, where something is to be saved, even is likelier than not, or five
   labs measured the loss and their interval reaches zero;
 - a coin flip: neither, but worse is less likely than not;
-- too few labs: fewer than five measured anything on that axis, whatever they found;
+- too few labs: fewer than five measured a change of that size, whatever they found: there is no forecast then, and the
+  rows are listed instead;
 - likely worse: the rest.
 
 Recommended moves come first, each kind ordered by what it saves times the probability that it does not hurt (for
@@ -23,7 +24,7 @@ from headwise.comparison.evidence.leave_out import forecast, of_dose
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import OPPOSITE, OWN, Dose, Effect, EvidenceRow, dose_of, knob_size, published
 from headwise.comparison.evidence.table import judged_claims
-from headwise.comparison.evidence.weigh import LEAST_LABS, distance, select, weigh
+from headwise.comparison.evidence.weigh import LEAST_LABS, distance, select, shares, weigh
 from headwise.comparison.moves import MOVES, Move, label, proxy
 from headwise.cost import Cost, cost_of
 from headwise.known import Known, find
@@ -175,14 +176,14 @@ def _expected(
     cell = weigh([row for row in published_rows if (row.refilled, row.dose) == (move.refill, dose)], knob)
     other = weigh([row for row in published_rows if (row.refilled, row.dose) == (not move.refill, dose)], knob)
     alike = of_dose(published_rows, dose)
+    labs = len({row.lab for row in alike})
     ours = [row for row in seen if row.lab == OWN]
     worse = any(row.effect == "worse" for row in ours if row.knob == knob)
     wanted = [judgement for judgement in judged if judgement.claim.id in move.claims]
     return {
-        "expected": chances,
-        "labs": len({row.lab for row in alike}),
-        "axis_labs": len({row.lab for row in published_rows}),
-        "found": dict(weigh(published_rows, knob).directions),
+        "expected": chances if labs >= LEAST_LABS else None,
+        "labs": labs,
+        "found": dict(weigh(alike, knob).directions),
         "dose": dose,
         "refilled": move.refill,
         "evidence": {"cell": cell.as_dict(), "other": other.as_dict()},
@@ -214,7 +215,10 @@ def _dose(family: str, base: ModelShape, factor: float) -> Dose:
 def _nearest(rows: Sequence[EvidenceRow], size: int, knob: str) -> list[EvidenceRow]:
     """One row per lab, nearest in scale first, the same direction of change before the other."""
     ordered = sorted(rows, key=lambda row: (distance(row, size), row.knob != knob, not row.of_loss))
-    return list({row.lab: row for row in reversed(ordered)}.values())[::-1][:NEAREST]
+    first: dict[str, EvidenceRow] = {}
+    for row in ordered:
+        first.setdefault(row.lab, row)
+    return list(first.values())[:NEAREST]
 
 
 def _concerns(judgement: Judgement, task: str) -> bool:
@@ -231,8 +235,8 @@ def _claim(judgement: Judgement) -> dict[str, Any]:
 
 def advice(one: dict[str, Any], goal: str) -> str:
     """One of `ADVICE`, from the forecast and the measured change of the loss."""
-    chances: dict[Effect, float] = one["expected"]
-    if one["axis_labs"] < LEAST_LABS:
+    chances: dict[Effect, float] | None = one["expected"]
+    if chances is None:
         return "too few labs"
     no_worse = chances["tie"] > 0.5 or _no_loss_shown(one)
     if chances["better"] > chances["worse"] or (goal != "quality" and no_worse):
@@ -251,7 +255,7 @@ def _no_loss_shown(one: dict[str, Any]) -> bool:
 
 
 def _score(one: dict[str, Any], goal: str) -> float:
-    chances: dict[Effect, float] = one["expected"]
+    chances: dict[Effect, float] = one["expected"] or shares(one["found"])
     if goal == "quality":
         return chances["better"] - chances["worse"]
     return -float(one[f"{GOALS[goal]}_difference"]) * (1 - chances["worse"])

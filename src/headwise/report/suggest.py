@@ -23,7 +23,7 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
         lines += ["", Text.assemble((f"{number}  {one['shape']}", "bold"), f"  {one['advice']}")]
         lines += _lines(one["change"], "", 3) if number > 1 else []
         lines += [*_lines(_costs(one), "dim", 3), *_quality(one)]
-        lines += _behind(one) if number == 1 else []
+        lines += _behind(one) if number == 1 else _nearest(one) if one["expected"] is None else []
     lines += [""] if document["suggestions"] else []
     for one in document["found_worse"]:
         ids = ", ".join(claim["id"] for claim in one["claims"])
@@ -57,32 +57,41 @@ def suggestions_table(several: SuggestionsOfEach) -> list[RenderableType]:
 
 
 def _chance(one: dict[str, Any], effect: str) -> str:
-    return f"{one['expected'][effect]:.0%}" if one["axis_labs"] >= LEAST_LABS else "no forecast"
+    return f"{one['expected'][effect]:.0%}" if one["expected"] else "no forecast"
 
 
 def forecast_text(one: dict[str, Any]) -> str:
-    """Probabilities of the three directions; none without labs enough on the axis."""
+    """Probabilities of the three directions; none without labs enough."""
     chances = [_chance(one, effect) for effect in _EXPECTED]
-    return " / ".join(chances) if one["axis_labs"] >= LEAST_LABS else chances[0]
+    return " / ".join(chances) if one["expected"] else chances[0]
 
 
 def _quality(one: dict[str, Any]) -> list[RenderableType]:
-    """Probabilities and the loss; of an axis with too few labs, what they found instead."""
-    if one["axis_labs"] < LEAST_LABS:
+    """Probabilities and the loss; of too few labs, what they found instead."""
+    if one["expected"] is None:
         found = ", ".join(f"{word} in {one['found'][effect]:.1f}" for effect, word in _EXPECTED.items())
-        return _lines(f"quality: no forecast from {one['axis_labs']} labs; {found}", "", 3)
+        return _lines(f"quality: no forecast from {one['labs']} labs; {found}", "", 3)
     chances = ", ".join(f"{word} {one['expected'][effect]:.0%}" for effect, word in _EXPECTED.items())
     return _lines(f"quality: {chances} (forecast, {one['labs']} labs); {_loss(one)}", "", 3)
 
 
 def _behind(one: dict[str, Any]) -> list[RenderableType]:
     """The rows nearest in scale, who contradicts whom, and our own claims."""
-    lines = _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
-    sides = [one["evidence"][name]["conflict"] for name in ("cell", "other") if one["evidence"][name]["conflict"]]
-    if sides:
-        better, worse = (", ".join(lab for side in sides for lab in side[effect]) for effect in ("better", "worse"))
+    lines = _nearest(one)
+    cells = [cell for name in ("cell", "other") if (cell := one["evidence"][name])["conflict"]]
+    if cells:
+        better, worse = (", ".join(_on_side(cell, side) for cell in cells) for side in ("better", "worse"))
         lines += _lines(f"conflict: better in {better}; worse in {worse}", "", 3)
     return [*lines, *(line for claim in one["claims"] for line in _lines(f"ours: {_claim(claim)}", "", 3))]
+
+
+def _nearest(one: dict[str, Any]) -> list[RenderableType]:
+    return _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
+
+
+def _on_side(cell: dict[str, Any], side: str) -> str:
+    noise = cell["within_noise"][side]
+    return ", ".join(f"{lab} (within noise)" if lab in noise else lab for lab in cell["conflict"][side])
 
 
 def _loss(one: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 LARGE_DOSE = 4.0
 SAME_LOSS, SAME_POINTS = 0.002, 0.5  # differences within which a base and an arm are tied
-NOISE_LOSS = 0.003  # what one run may differ from another by, for no reason
+NOISE_LOSS, NOISE_POINTS = 0.003, 1.0  # what one run may differ from another by, for no reason
 REFILLED = ("params", "flops")  # what an arm saved was spent on something else
 OPPOSITE: dict[Effect, Effect] = {"better": "worse", "tie": "tie", "worse": "better"}
 
@@ -127,6 +127,12 @@ class EvidenceRow(Spec):
         return "better" if self.relative > 0 else "worse"
 
     @property
+    def within_noise(self) -> bool:
+        """Whether the change is no larger than what one run may differ from another by."""
+        floor = NOISE_LOSS if self.of_loss else NOISE_POINTS
+        return self.relative is not None and abs(self.relative) < floor
+
+    @property
     def of_more(self) -> Effect | None:
         """What more of the knob does: the effect, turned around where the arm has less."""
         return OPPOSITE[self.effect] if self.effect and self.knob == "less" else self.effect
@@ -156,7 +162,8 @@ class EvidenceRow(Spec):
     def as_dict(self) -> dict[str, Any]:
         """All columns: those of evidence.csv, and what follows from them."""
         stated = self.model_dump(exclude={"stated_effect", "stated_dose"})
-        return {**stated, "dose": self.dose, "effect": self.effect, "relative": self.relative, "scale": self.scale}
+        found = {"effect": self.effect, "relative": self.relative, "within_noise": self.within_noise}
+        return {**stated, "dose": self.dose, **found, "scale": self.scale}
 
 
 def knob_size(axis: str, shape: ModelShape) -> float:
