@@ -118,7 +118,7 @@ def test_the_rows_behind_a_move_are_the_nearest_in_scale(name):
         sizes = [row["scale"] for row in one["nearest"] if row["scale"]]
         distances = [abs(math.log10(size / document["parameters"])) for size in sizes]
         assert distances == sorted(distances)
-        assert len({row["lab"] for row in one["nearest"]}) == len(one["nearest"]) == 3
+        assert len({row["lab"] for row in one["nearest"]}) == len(one["nearest"]) == min(3, one["labs"])
 
 
 @pytest.mark.parametrize("name", ADVISED)
@@ -160,7 +160,7 @@ def test_nothing_that_our_own_runs_contradict_is_recommended():
         for one in document["suggestions"]:
             failed = [claim["id"] for claim in one["claims"] if claim["verdict"] == "fails"]
             assert one["advice"] != "recommended" or failed == []
-        assert {claim["id"] for one in document["found_worse"] for claim in one["claims"]} == {"L6", "L7", "L11"}
+        assert document["found_worse"] == []  # L6, L7 and L11 cannot tell
 
 
 def test_the_four_models_of_the_page():

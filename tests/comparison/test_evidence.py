@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -9,7 +10,9 @@ from scipy.stats import linregress, ttest_1samp
 
 import headwise as hw
 from headwise.comparison.evidence.leave_out import METHODS, leave_one_out
+from headwise.comparison.evidence.own import READINGS, own_rows
 from headwise.comparison.evidence.rows import FILE, OWN, EvidenceRow, dose_of, knob_size, published, read_row
+from headwise.comparison.evidence.table import judged_claims
 from headwise.comparison.evidence.weigh import shares, weigh
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -195,8 +198,14 @@ def test_the_page_and_its_charts(tmp_path):
 
 
 def test_our_own_claims_have_the_same_form():
-    own = {one.id: one for one in hw.evidence().rows if one.lab == OWN}
+    judged = [replace(one, verdict="open") for one in judged_claims()]
+    own = {one.id: one for one in own_rows(judged)}
     assert own["L6"].effect == "worse"
     assert own["L6"].loss_change == pytest.approx(0.033, abs=0.001)
     assert own["N1"].of_more == "better"
     assert not any(one.lab == OWN for one in hw.evidence(own=False).rows)
+
+
+def test_a_claim_that_cannot_tell_is_no_evidence():
+    told = {one.claim.id for one in judged_claims() if one.verdict != "cannot tell"}
+    assert {one.id for one in hw.evidence().rows if one.lab == OWN} == told & set(READINGS)

@@ -34,7 +34,8 @@ It does not on: {rest}.
 How dose and distance in scale count in the forecast was chosen among 72 ways by looking at these same rows, so its
 column says what is right *after the fact*, and a lead of a few hundredths is nothing; the baselines were not chosen.
 What was held does not count: rows of the same dose and the same held, where two labs have them, name
-{held:.0%} on the axes with {least} labs or more. That our own claims on text count as one lab, and those on lookup tasks do not, was settled after a look at them too.
+{held:.0%} on the axes with {least} labs or more. Which of our own
+claims count (those whose runs could tell, as one lab; not those on lookup tasks) was settled after a look at them.
 Nearly all rows are one seed.
 
 {scores}

@@ -32,17 +32,19 @@ READINGS = {
     "L6": Reading("depth_vs_heads", "less", "steps", "text"),
     "L7": Reading("depth_vs_heads", "less", "steps", "text"),
     "L8": Reading("depth_vs_heads", "less", "steps", "listops", comparison=1),
-    "L9": Reading("mlp_vs_heads", "less", "params", "vision", comparison=1),
+    "L9": Reading("mlp_vs_heads", "less", "steps", "vision", comparison=1),
     "L11": Reading("depth_vs_heads", "less", "steps", "text"),
 }
 
 
 def own_rows(judged: Iterable[Judgement]) -> list[EvidenceRow]:
-    """A row for every claim that is evidence of an axis and has been measured."""
+    """A row for every claim that is evidence of an axis and has been measured by runs that could tell."""
     return [
         _row(judgement, reading, judgement.comparisons[reading.comparison])
         for judgement in judged
-        if (reading := READINGS.get(judgement.claim.id)) and len(judgement.comparisons) > reading.comparison
+        if judgement.verdict != "cannot tell"
+        and (reading := READINGS.get(judgement.claim.id))
+        and len(judgement.comparisons) > reading.comparison
     ]
 
 
