@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwise.checkpoints.configuration import prices as prices
     from headwise.checkpoints.configuration import read_config as read_config
     from headwise.checkpoints.configuration import suggest as suggest
+    from headwise.checkpoints.configuration import suggest_each as suggest_each
     from headwise.checkpoints.conversion import convert as convert
     from headwise.checkpoints.conversion import frontier as frontier
     from headwise.checkpoints.conversion.result import Conversion as Conversion
@@ -148,6 +149,7 @@ _HOME = {
     "run_study": "studies._running",
     "runs": "store.listing",
     "suggest": "checkpoints.configuration",
+    "suggest_each": "checkpoints.configuration",
     "swap": "checkpoints.swap",
     "train": "sweep.single",
     "truncate": "checkpoints.truncation",

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headwise.kernels import kernel_fit
+from headwise.gpu.kernels import kernel_fit
 from headwise.known import KNOWN, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape

@@ -111,7 +111,7 @@ KNOWN: dict[str, Known] = {
         _known("vit-b16", "w768-h12-L12", "vit", 86_567_656, **_VIT),
         _known("vit-l16", "w1024-h16-L24", "vit", 304_326_632, **_VIT),
         _known("llama-3.2-1b", "w2048-h32-g8-L16-m8192", "llama", 1_235_814_400, tied=True, **_LLAMA3),
-        _known("llama-3-8b", "w4096-h32-g8-L32-m14336", "llama", 8_030_261_248, **_LLAMA3),
+        _known("llama-3-8b", "w4096-h32-g8-L32-m14336", "llama", 8_030_261_248, **{**_LLAMA3, "context": 8192}),
         _known("mistral-7b", "w4096-h32-g8-L32-m14336", "llama", 7_241_732_096, vocab=32_000, context=32_768),
         _known("qwen3-0.6b", "w1024-h16-r128-g8-L28-m3072", "llama", 596_049_920, tied=True, **_QWEN3),
         _known("qwen3-8b", "w4096-h32-g8-L36-m12288", "llama", 8_190_735_360, **_QWEN3),

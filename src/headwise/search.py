@@ -65,14 +65,15 @@ class EqualCostShape:
 class EqualShapes(list[EqualCostShape], Shown):
     """Shapes that cost what a base costs: a list of rows, and a table."""
 
-    def __init__(self, rows: Iterable[EqualCostShape], base: str, hold: str) -> None:
+    def __init__(self, rows: Iterable[EqualCostShape], base: str, hold: str, note: str = "") -> None:
         super().__init__(rows)
-        self.base, self.hold = base, hold
+        self.base, self.hold, self.note = base, hold, note
 
     @property
     def headline(self) -> str:
         unit = " (of the body)" if self.hold == "params" else " (difference: in parameters of the body)"
-        return f"{len(self)} shapes hold {self.hold}{unit}; base {self.base}"
+        note = f"; {self.note}" if self.note else ""
+        return f"{len(self)} shapes hold {self.hold}{unit}; base {self.base}{note}"
 
     def as_dict(self) -> list[Any]:
         """What `headwise shapes --json` prints."""
@@ -110,6 +111,7 @@ def equal_cost(
     budget = per_layer(start.layer, start.mlp, options, length) * start.depth
     counts = parameters(base, options)
     own, rest = counts["body"], counts["total"] - counts["body"]  # embeddings and head: the width stays
+    note = "attention only: its experts are not counted" if known.experts else ""
     rows: dict[Candidate, EqualCostShape] = {}
     for candidate in candidates(start, vary, options):
         met = _meet(candidate, budget, tolerance, vary, lambda layer, mlp: per_layer(layer, mlp, options, length))
@@ -119,7 +121,7 @@ def equal_cost(
         edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
         body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
         rows[met] = EqualCostShape(met.shape, body + rest, body, body / own - 1, cost / budget - 1)
-    return EqualShapes((rows[candidate] for candidate in sorted(rows, key=_order)), str(base), hold)
+    return EqualShapes((rows[candidate] for candidate in sorted(rows, key=_order)), str(base), hold, note)
 
 
 def read_fraction(text: float | str) -> float:

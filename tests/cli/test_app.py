@@ -188,3 +188,19 @@ def test_an_old_name_of_an_option_says_the_new_one():
     done = headwise("train", "--task", "chess", "--batch", "8", check=False)
     assert "--batch is now --batch-size" in done.stderr
     assert "is now" not in headwise("train", "--task", "chess", "--batch-size", "8", check=False).stderr
+
+
+def test_several_bases_at_once():
+    rows = as_json("shapes", "gpt2", "w512-h8-L6", "--vary", "heads")
+    assert rows == [as_json("shapes", name, "--vary", "heads") for name in ("gpt2", "w512-h8-L6")]
+    table = headwise("shapes", "gpt2", "w512-h8-L6", "--limit", "3").stdout
+    assert [base in table for base in ("base w768-h12-L12", "base w512-h8-L6")] == [True, True]
+    done = headwise("shapes", "gpt2", "w512-h8-L6", "--hold", "time", check=False)
+    assert (done.returncode, "one base at a time" in done.stderr) == (2, True)
+
+
+def test_a_path_that_is_not_there_is_called_a_path():
+    for command in ("cost", "shapes", "suggest"):
+        done = headwise(command, "no/such/folder", check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("headwise: there is no configuration 'no/such/folder'")

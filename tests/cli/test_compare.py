@@ -309,7 +309,7 @@ def test_suggest_answers_from_the_ledger(tmp_path):
     """The shipped results where no others are named; a store without runs has nothing to say."""
     words = ("suggest", "llama-3.2-1b", "--goal", "memory", "--context", "32k", "--batch", "8", "--dtype", "fp8")
     said = as_json(*words)
-    assert {claim["id"] for one in said for claim in one["claims"]} >= {"N3", "N4"}
+    assert {claim["id"] for one in said for claim in one["claims"]} >= {"N3"}
     assert said == as_json("suggest", "--base", *words[1:])
     assert said == as_json(*words, "--from", str(Path(__file__).parents[2] / "results"))
     without = as_json(*words, "--store", str(tmp_path / "runs.db"))

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -9,7 +10,9 @@ from scipy.stats import linregress, ttest_1samp
 
 import headwise as hw
 from headwise.comparison.evidence.leave_out import METHODS, leave_one_out
+from headwise.comparison.evidence.own import READINGS, own_rows
 from headwise.comparison.evidence.rows import FILE, OWN, EvidenceRow, dose_of, knob_size, published, read_row
+from headwise.comparison.evidence.table import judged_claims
 from headwise.comparison.evidence.weigh import shares, weigh
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -125,6 +128,18 @@ def test_conflicts_and_trends_are_shown():
     assert weigh([one.replace(params_base=10**8 + i) for i, one in enumerate(rows)]).trend is None
 
 
+def test_changes_within_the_noise_of_one_run_are_marked():
+    assert [row("A", change).within_noise for change in (0.0029, 0.0031, -0.0029)] == [True, False, True]
+    points = row("A", 0.0).replace(unit="points", better="higher", value_base=50.0, value_arm=50.9)
+    assert (points.effect, points.within_noise) == ("better", True)
+    assert not points.replace(value_arm=51.1).within_noise
+    found = weigh([points, row("B", 0.01), row("C", 0.01)])
+    assert found.within_noise == {"better": ("A",), "worse": ()}
+    shown = headwise("evidence", "--axis", "kv_heads").stdout
+    assert "Gemma 2 *" in shown
+    assert "* within the noise of one run: 0.3% of the loss, 1 point" in shown
+
+
 # ---- leaving a lab out -----------------------------------------------------------------------------------------------
 
 
@@ -183,8 +198,14 @@ def test_the_page_and_its_charts(tmp_path):
 
 
 def test_our_own_claims_have_the_same_form():
-    own = {one.id: one for one in hw.evidence().rows if one.lab == OWN}
+    judged = [replace(one, verdict="open") for one in judged_claims()]
+    own = {one.id: one for one in own_rows(judged)}
     assert own["L6"].effect == "worse"
     assert own["L6"].loss_change == pytest.approx(0.033, abs=0.001)
     assert own["N1"].of_more == "better"
     assert not any(one.lab == OWN for one in hw.evidence(own=False).rows)
+
+
+def test_a_claim_that_cannot_tell_is_no_evidence():
+    told = {one.claim.id for one in judged_claims() if one.verdict != "cannot tell"}
+    assert {one.id for one in hw.evidence().rows if one.lab == OWN} == told & set(READINGS)

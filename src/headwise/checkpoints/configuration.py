@@ -11,7 +11,7 @@ from typing import Any
 
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_configuration
-from headwise.comparison.suggest import Suggestions, suggest_for
+from headwise.comparison.suggest import Suggestions, SuggestionsOfEach, suggest_for
 from headwise.cost import Cost, Costs, cost_of
 from headwise.known import Known, find
 from headwise.options import ModelOptions
@@ -25,9 +25,14 @@ def model_of(text: str | Path | Known, family: str = "", **details: Any) -> Know
     """A known model, a shape, or what a config.json (or the folder it lies in) describes."""
     if isinstance(text, Known):
         return text
-    if isinstance(text, Path) or Path(text).expanduser().exists():
+    if isinstance(text, Path) or _names_a_file(text):
         return read_config(text)
     return find(text, family, **details)
+
+
+def _names_a_file(text: str) -> bool:
+    """Neither a shape nor a known model has a slash in it."""
+    return "/" in text or text.endswith(".json") or Path(text).expanduser().exists()
 
 
 def suggest(base: str | Path | Known, goal: str = "quality", **settings: Any) -> Suggestions:
@@ -38,6 +43,11 @@ def suggest(base: str | Path | Known, goal: str = "quality", **settings: Any) ->
     results that are shipped, where none is named).
     """
     return suggest_for(model_of(base), goal, **settings)
+
+
+def suggest_each(bases: Iterable[str | Path | Known], goal: str = "quality", **settings: Any) -> SuggestionsOfEach:
+    """The same for several models, a column each in the table."""
+    return SuggestionsOfEach(tuple(suggest(base, goal, **settings) for base in bases))
 
 
 def equal_cost(
@@ -55,7 +65,7 @@ def price(model: ModelShape | Known | str | Path, options: ModelOptions | None =
 
     `settings` are those of `headwise.cost.cost_of`: context, dtype, and a family with what it needs.
     """
-    if isinstance(model, Path) or (isinstance(model, str) and Path(model).expanduser().exists()):
+    if isinstance(model, Path) or (isinstance(model, str) and _names_a_file(model)):
         model = read_config(model)
     return cost_of(model, options, **settings)
 

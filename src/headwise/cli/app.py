@@ -205,9 +205,14 @@ def cost(
 
 @app.command(epilog="Example: headwise shapes nanochat-d28 --hold params --vary heads,qk_rank")
 def shapes(
-    shape: Annotated[
-        str, typer.Argument(help="The base: a shape, a known model (gpt2) or a config.json.", show_default=False)
-    ] = "",
+    shapes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The base: a shape, a known model (gpt2), a config.json or its folder; several, a table each.",
+            metavar="SHAPE",
+            show_default=False,
+        ),
+    ] = None,
     known: Annotated[bool, typer.Option("--known", help="List the known models.")] = False,
     hold: Annotated[
         str, typer.Option(help="Cost that stays equal: params, flops, kv (KV cache) or time (measured).")
@@ -231,17 +236,21 @@ def shapes(
 
     if known:
         return show_or_json(headwise.known_models(), as_json, lambda models: [known_table(models)])
-    if not shape:
+    if not shapes:
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
     tokens = read_count(context, "context")
     if hold == "time":
+        if len(shapes) > 1:
+            raise SpecError("equal time is measured for one base at a time; give one shape")
         with progress("measuring a training step of each shape") as on_progress:
-            times = headwise.equal_time(shape, vary=listed(vary), context=tokens, on_progress=on_progress)
+            times = headwise.equal_time(shapes[0], vary=listed(vary), context=tokens, on_progress=on_progress)
         return show_or_json(times, as_json, times_table)
-    rows = headwise.equal_cost(
-        shape, hold=hold, tolerance=tolerance, vary=listed(vary), context=read_count(context, "context")
-    )
-    show_or_json(rows, as_json, lambda shown: shapes_table(shown, limit))
+    settings: dict[str, Any] = {"hold": hold, "tolerance": tolerance, "vary": listed(vary), "context": tokens}
+    found = [headwise.equal_cost(shape, **settings) for shape in shapes]
+    if as_json and len(found) > 1:
+        return print_json([rows.as_dict() for rows in found])
+    for rows in found:
+        show_or_json(rows, as_json, lambda shown: shapes_table(shown, limit))
 
 
 @app.command(epilog="Example: headwise doctor w512-h8-v128")

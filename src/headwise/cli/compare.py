@@ -147,11 +147,18 @@ def compare(
 
 
 def suggest(
-    shape: Annotated[
-        str, typer.Argument(help="Your model: a shape, a known model or a config.json.", show_default=False)
-    ] = "",
+    shapes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Your model: a shape, a known model, a config.json or its folder; several become columns.",
+            metavar="SHAPE",
+            show_default=False,
+        ),
+    ] = None,
     goal: Annotated[str, typer.Option(help="What to improve: memory, speed or quality.")] = "quality",
-    context: Annotated[str, typer.Option(help="Tokens per sequence: 2048, 32k.", show_default="the model's")] = "0",
+    context: Annotated[
+        str, typer.Option(help="Tokens per sequence: 2048, 32k.", show_default="the model's, else 1024")
+    ] = "0",
     batch: Annotated[str, typer.Option(help="Sequences decoded at once.")] = "1",
     dtype: Annotated[str, typer.Option(help="Number format of weights and KV cache: bf16, fp8, fp32.")] = "bf16",
     task: Annotated[str, typer.Option(help="What the model is for: text, lookup or vision.")] = "text",
@@ -162,10 +169,11 @@ def suggest(
 ) -> None:
     """Suggest what to change, without training: exact costs, published evidence, our claims."""
     import headwise
-    from headwise.report.suggest import suggestion_lines
+    from headwise.report.suggest import suggestion_lines, suggestions_table
     from headwise.spec import SpecError, read_count
 
-    if not (shape or base):
+    models = [*(shapes or ()), *([base] if base else ())]
+    if not models:
         raise SpecError("give a shape, a known model or a config.json, as in 'headwise suggest gpt2 --goal memory'")
     settings: dict[str, Any] = {
         "context": read_count(context, "context"),
@@ -173,4 +181,6 @@ def suggest(
         "dtype": dtype,
     }
     settings |= {"task": task, "store": store, "results": from_}
-    show_or_json(headwise.suggest(shape or base, goal, **settings), as_json, lambda it: suggestion_lines(it.document))
+    if len(models) > 1:
+        return show_or_json(headwise.suggest_each(models, goal, **settings), as_json, suggestions_table)
+    show_or_json(headwise.suggest(models[0], goal, **settings), as_json, lambda it: suggestion_lines(it.document))

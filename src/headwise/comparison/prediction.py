@@ -143,7 +143,8 @@ def predict(
     beyond = _beyond(sizes, math.log(size))
     families = families_left_out(law.points)
     if beyond > FARTHEST:
-        rows_near = tuple(sorted(published(), key=lambda row: distance(row, size))[:NEAREST])
+        quality = (row for row in published() if row.kind == "quality")
+        rows_near = tuple(sorted(quality, key=lambda row: distance(row, size))[:NEAREST])
         return PredictedLoss(str(asked), task, steps, _of_all(law), trained, None, len(law.points), families, beyond,
                              rows_near)  # fmt: skip
     own = _variant(asked, steps, preset, rows)

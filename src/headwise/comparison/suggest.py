@@ -1,10 +1,18 @@
 """What to change in a shape for a goal, before any training: exact costs, published evidence, and our own claims.
 
 Each move's expected quality is a forecast (better, even, worse) of the method that `evidence.leave_out` tests, from the
-labs nearest in scale; a change of the loss is given where five labs measured one. Moves are ordered by what they save
-times the probability that they do not hurt (for quality: by better minus worse); those that our own runs on such a
-task found worse are named, not suggested. The condition number κ is no evidence of quality and does not count. No
-torch here.
+labs nearest in scale; a change of the loss is given where five labs measured one. What is advised follows from both:
+
+- recommended: better is likelier than worse; or, where something is to be saved, even is likelier than not, or five
+  labs measured the loss and their interval reaches zero;
+- a coin flip: neither, but worse is less likely than not;
+- too few labs: fewer than five measured a change of that size, whatever they found: there is no forecast then, and the
+  rows are listed instead;
+- likely worse: the rest.
+
+Recommended moves come first, each kind ordered by what it saves times the probability that it does not hurt (for
+quality: by better minus worse); moves that our own runs on such a task found worse are named, not suggested. The
+condition number κ is no evidence of quality and does not count. No torch here.
 """
 
 from collections.abc import Sequence
@@ -16,7 +24,7 @@ from headwise.comparison.evidence.leave_out import forecast, of_dose
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import OPPOSITE, OWN, Dose, Effect, EvidenceRow, dose_of, knob_size, published
 from headwise.comparison.evidence.table import judged_claims
-from headwise.comparison.evidence.weigh import distance, select, weigh
+from headwise.comparison.evidence.weigh import LEAST_LABS, distance, select, shares, weigh
 from headwise.comparison.moves import MOVES, Move, label, proxy
 from headwise.cost import Cost, cost_of
 from headwise.known import Known, find
@@ -32,6 +40,7 @@ GOALS = {"memory": "kv_bytes", "speed": "decode_bytes", "quality": "parameters"}
 TASKS = ("text", "lookup", "vision")
 MOST = 3
 NEAREST = 3
+ADVICE = ("recommended", "coin flip", "too few labs", "likely worse")  # in this order
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,25 @@ class Suggestions(Shown):
         """One row per suggestion: the shape, what changes, what it costs, what is expected."""
         nested = ("claims", "evidence", "nearest")
         return [{n: v for n, v in one.items() if n not in nested} for one in self.document["suggestions"]]
+
+
+@dataclass(frozen=True)
+class SuggestionsOfEach(Shown):
+    """Suggestions for several models; the table has what is first for each."""
+
+    each: tuple[Suggestions, ...]
+
+    @property
+    def headline(self) -> str:
+        return "\n".join(f"{one.document['name']}: {one.headline}" for one in self.each)
+
+    def as_dict(self) -> list[Any]:
+        """What `headwise suggest A B --json` prints: a list of models, each with its suggestions."""
+        names = ("name", "base", "goal", "task", "answer", "suggestions")
+        return [{name: one.document[name] for name in names} for one in self.each]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"name": one.document["name"], **first} for one in self.each for first in one.records()[:1]]
 
 
 def suggest_for(
@@ -99,8 +127,8 @@ def suggestions(
         )
     found = [one for one in found if goal == "quality" or one[f"{GOALS[goal]}_difference"] < -0.005]
     for one in found:
-        one["score"] = _score(one, goal)
-    found.sort(key=lambda one: -one["score"])
+        one |= {"advice": advice(one, goal), "score": _score(one, goal)}
+    found.sort(key=lambda one: (ADVICE.index(one["advice"]), -one["score"]))
     kept, worse = ([one for one in found if one["found_worse"] is flag] for flag in (False, True))
     kept = kept[:MOST]
     chosen = [next(move for move in MOVES if move.name == one["move"]) for one in kept]
@@ -148,12 +176,14 @@ def _expected(
     cell = weigh([row for row in published_rows if (row.refilled, row.dose) == (move.refill, dose)], knob)
     other = weigh([row for row in published_rows if (row.refilled, row.dose) == (not move.refill, dose)], knob)
     alike = of_dose(published_rows, dose)
+    labs = len({row.lab for row in alike})
     ours = [row for row in seen if row.lab == OWN]
     worse = any(row.effect == "worse" for row in ours if row.knob == knob)
     wanted = [judgement for judgement in judged if judgement.claim.id in move.claims]
     return {
-        "expected": chances,
-        "labs": len({row.lab for row in alike}),
+        "expected": chances if labs >= LEAST_LABS else None,
+        "labs": labs,
+        "found": dict(weigh(alike, knob).directions),
         "dose": dose,
         "refilled": move.refill,
         "evidence": {"cell": cell.as_dict(), "other": other.as_dict()},
@@ -185,7 +215,10 @@ def _dose(family: str, base: ModelShape, factor: float) -> Dose:
 def _nearest(rows: Sequence[EvidenceRow], size: int, knob: str) -> list[EvidenceRow]:
     """One row per lab, nearest in scale first, the same direction of change before the other."""
     ordered = sorted(rows, key=lambda row: (distance(row, size), row.knob != knob, not row.of_loss))
-    return list({row.lab: row for row in reversed(ordered)}.values())[::-1][:NEAREST]
+    first: dict[str, EvidenceRow] = {}
+    for row in ordered:
+        first.setdefault(row.lab, row)
+    return list(first.values())[:NEAREST]
 
 
 def _concerns(judgement: Judgement, task: str) -> bool:
@@ -200,8 +233,29 @@ def _claim(judgement: Judgement) -> dict[str, Any]:
     return {name: document[name] for name in names}
 
 
+def advice(one: dict[str, Any], goal: str) -> str:
+    """One of `ADVICE`, from the forecast and the measured change of the loss."""
+    chances: dict[Effect, float] | None = one["expected"]
+    if chances is None:
+        return "too few labs"
+    no_worse = chances["tie"] > 0.5 or _no_loss_shown(one)
+    if chances["better"] > chances["worse"] or (goal != "quality" and no_worse):
+        return "recommended"
+    return "coin flip" if chances["worse"] < 0.5 else "likely worse"
+
+
+def _no_loss_shown(one: dict[str, Any]) -> bool:
+    """Whether labs enough measured the loss of such a change, and their interval reaches zero.
+
+    Where the move spends its saving, what was found without spending it bounds it from above; not the other way round.
+    """
+    cells = one["evidence"]
+    change = cells["cell"]["loss_change"] or (cells["other"]["loss_change"] if one["refilled"] else None)
+    return change is not None and change["low"] <= 0
+
+
 def _score(one: dict[str, Any], goal: str) -> float:
-    chances: dict[Effect, float] = one["expected"]
+    chances: dict[Effect, float] = one["expected"] or shares(one["found"])
     if goal == "quality":
         return chances["better"] - chances["worse"]
     return -float(one[f"{GOALS[goal]}_difference"]) * (1 - chances["worse"])
@@ -213,9 +267,10 @@ def _score(one: dict[str, Any], goal: str) -> float:
 def _answer(name: str, goal: str, found: list[dict[str, Any]]) -> str:
     if not found:
         return f"Nothing is recommended for {goal}; headwise shapes {name} lists shapes of equal cost."
-    chances: dict[Effect, float] = found[0]["expected"]
-    risk = ", at a risk" if chances["worse"] == max(chances.values()) else ""
-    return f"For {goal}{risk}: {found[0]['change']}"
+    first = found[0]
+    if first["advice"] == "recommended":
+        return f"For {goal}: {first['change']}"
+    return f"Nothing is recommended for {goal}. First to test ({first['advice']}): {first['change']}"
 
 
 def _test(known: Known, start: Candidate, moves: list[Move], task: str) -> str:

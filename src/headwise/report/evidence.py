@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.comparison.evidence.leave_out import METHODS, LeaveOneOut
-from headwise.comparison.evidence.rows import OWN, EvidenceRow
+from headwise.comparison.evidence.rows import NOISE_LOSS, NOISE_POINTS, OWN, EvidenceRow
 from headwise.comparison.evidence.table import Evidence
 from headwise.comparison.evidence.weigh import LEAST_LABS, Weighed
 from headwise.report.ledger import wrapped
@@ -29,6 +29,7 @@ WORDS = {
 }
 COUNT = ("", "k", "M", "B", "T")
 ROWS = 12
+NOISE = f"[dim]* within the noise of one run: {NOISE_LOSS:.1%} of the loss, {NOISE_POINTS:.0f} point[/dim]"
 
 
 # ---- the terminal --------------------------------------------------------------------------------------------------
@@ -90,20 +91,35 @@ def _cells(shown: Evidence) -> Table:
 def conflict_lines(name: str, weighed: Weighed) -> list[RenderableType]:
     """Who found the opposite of whom, and how the effect moves with scale."""
     lines: list[RenderableType] = []
-    if sides := weighed.conflict:
-        text = f"Conflict on {WORDS[name, weighed.knob]}: better in {', '.join(sides['better'])}; worse in "
-        lines += _lines(text + f"{', '.join(sides['worse'])}.", "")
+    if weighed.conflict:
+        lines += _lines(f"Conflict on {WORDS[name, weighed.knob]}: {contradiction(weighed)}.", "")
     if weighed.trend:
-        per = f"Change of the loss for ten times the parameters: {weighed.trend.value:+.2%} "
-        lines += _lines(per + f"[{weighed.trend.low:+.2%}, {weighed.trend.high:+.2%}] over labs.", "")
+        lines += _lines(f"Change of the loss for ten times the parameters: {trend_text(weighed)} over labs.", "")
     return lines
+
+
+def contradiction(weighed: Weighed) -> str:
+    """The labs on either side; a star where a lab found no more than the noise of one run."""
+    sides = {
+        side: ", ".join(f"{lab} *" if lab in weighed.within_noise[side] else lab for lab in labs)
+        for side, labs in weighed.conflict.items()
+    }
+    star = " (* within the noise of one run)" if any(weighed.within_noise.values()) else ""
+    return f"better in {sides['better']}; worse in {sides['worse']}{star}"
+
+
+def trend_text(weighed: Weighed) -> str:
+    """Of the change of the loss, for ten times the parameters."""
+    slope = weighed.trend
+    return f"{slope.value:+.2%} [{slope.low:+.2%}, {slope.high:+.2%}]" if slope else "not known"
 
 
 def _listed(shown: Evidence, limit: int) -> list[RenderableType]:
     near = f", nearest to {shown.near} ({short(shown.parameters, prefixes=COUNT)}) first" if shown.parameters else ""
     table = row_table(shown.rows[:limit], title=f"Rows{near}")
     more = len(shown.rows) - limit
-    return [table, *([f"… and {more} more: --limit {len(shown.rows)} or --json"] if more > 0 else [])]
+    star = [NOISE] if any(row.within_noise for row in shown.rows[:limit]) else []
+    return [table, *star, *([f"… and {more} more: --limit {len(shown.rows)} or --json"] if more > 0 else [])]
 
 
 def row_table(rows: Iterable[EvidenceRow], title: str = "") -> Table:
@@ -120,9 +136,10 @@ def effect_of(row: EvidenceRow) -> str:
     word = {"better": "better", "tie": "even", "worse": "worse", None: "–"}[row.effect]
     if row.relative is None:
         return word if row.kind == "quality" else "speed"
+    star = " *" if row.within_noise else ""
     if row.loss_change is not None:
-        return f"loss {row.loss_change:+.1%}"
-    return f"{row.relative:+.1f} points"
+        return f"loss {row.loss_change:+.1%}{star}"
+    return f"{row.relative:+.1f} points{star}"
 
 
 def _words(row: EvidenceRow) -> str:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from headwise.comparison.evidence.leave_out import METHODS, LeaveOneOut
+from headwise.comparison.evidence.leave_out import CHOSEN_AFTER, METHODS, LeaveOneOut, held_too
 from headwise.comparison.evidence.rows import OWN, EvidenceRow
 from headwise.comparison.evidence.table import ASKED, FAMILIES, Evidence
 from headwise.comparison.evidence.weigh import LEAST_LABS, select
-from headwise.report.evidence import WORDS, directions, number_or_why, sizes_of
+from headwise.comparison.suggest import suggest_for
+from headwise.report.evidence import WORDS, contradiction, directions, number_or_why, sizes_of, trend_text
+from headwise.report.suggest import forecast_text
 
 NAME = "evidence.md"
 PAGE = """# What others published, and how far it predicts itself
@@ -31,7 +33,9 @@ It does not on: {rest}.
 
 How dose and distance in scale count in the forecast was chosen among 72 ways by looking at these same rows, so its
 column says what is right *after the fact*, and a lead of a few hundredths is nothing; the baselines were not chosen.
-That our own claims on text count as one lab, and those on lookup tasks do not, was settled after a look at them too.
+What was held does not count: rows of the same dose and the same held, where two labs have them, name
+{held:.0%} on the axes with {least} labs or more. Which of our own
+claims count (those whose runs could tell, as one lab; not those on lookup tasks) was settled after a look at them.
 Nearly all rows are one seed.
 
 {scores}
@@ -48,7 +52,23 @@ that measured a loss. *Spent*: what was saved was spent elsewhere, at equal para
 ## Where labs contradict each other
 
 {conflicts}
+
+## With scale
+
+The change of the loss for ten times the parameters, where five labs that measured a loss span two decades; positive:
+it costs more in larger models.
+
+{trends}
+
+## What suggest makes of it
+
+`headwise suggest MODEL --goal memory`, best first. [The guide](../guides/choosing.md) says what the words mean; without
+five labs that made such a change there is no forecast. Where the words begin and end was settled after a look at these
+four models, so the table shows what the rule says and does not test it.
+
+{advice}
 """
+ADVISED = ("gpt2", "nanochat-d20", "qwen3-0.6b", "llama-3-8b")
 
 
 def write_evidence(shown: Evidence, folder: Path) -> list[Path]:
@@ -75,30 +95,40 @@ def write_evidence(shown: Evidence, folder: Path) -> list[Path]:
 def page_text(shown: Evidence, test: LeaveOneOut) -> str:
     """Markdown."""
     *axes, enough, everything = test.records()
+    methods = [f"{name} (after the fact)" if name in CHOSEN_AFTER else name for name in METHODS]
     heading = ["what changes", "saving", "by", "labs", "better / even / worse", "change of the loss", "scale"]
     cells = [
         [WORDS[name, it.knob], "spent" if refilled else "kept", (dose or "not said").replace("x", "×"), str(it.labs),
          directions(it), number_or_why(it), sizes_of(it)]
         for name, refilled, dose, it in shown.cells()
     ]  # fmt: skip
-    sides = {WORDS[name, it.knob]: it.conflict for name, it in shown.weighed().items() if it.conflict}
-    conflicts = [
-        f"- {what}: better in {', '.join(side['better'])}; worse in {', '.join(side['worse'])}"
-        for what, side in sides.items()
-    ]
+    named = {WORDS[name, it.knob]: it for name, it in shown.weighed().items()}
+    conflicts = [f"- {what}: {contradiction(it)}" for what, it in named.items() if it.conflict]
+    trends = [f"- {what}: {trend_text(it)}, {it.loss_labs} labs" for what, it in named.items() if it.trend]
     return PAGE.format_map(
         {
             "headline": shown.headline,
             "all": everything,
             "enough": enough,
             "least": LEAST_LABS,
+            "held": held_too(shown.rows),
             "best": ", ".join(row["axis"] for row in axes if row["best"]) or "none",
             "rest": ", ".join(row["axis"] for row in axes if row["best"] is False) or "none",
-            "scores": _markdown([["axis", "labs", *METHODS, "Brier", "best"], *map(_score, test.records())]),
+            "scores": _markdown([["axis", "labs", *methods, "Brier", "best"], *map(_score, test.records())]),
             "cells": _markdown([heading, *cells]),
             "conflicts": "\n".join(conflicts),
+            "trends": "\n".join(trends),
+            "advice": _markdown(advised()),
         }
     )
+
+
+def advised(goal: str = "memory") -> list[list[str]]:
+    """What is suggested for the models that the page shows, from the rows and the results that are shipped."""
+    heading = ["model", "change", "KV cache", "advice", "better / even / worse", "labs"]
+    found = [(name, one) for name in ADVISED for one in suggest_for(name, goal).as_dict()]
+    return [heading, *([name, one["change"], f"{one['kv_bytes_difference']:+.0%}", one["advice"], forecast_text(one),
+                        str(one["labs"])] for name, one in found)]  # fmt: skip
 
 
 def _score(row: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ def prediction_lines(predicted: PredictedLoss) -> list[RenderableType]:
     if at is None:
         said = [Text(line, style="bold") for line in wrapped(predicted.headline + ".", indent=0)]
         rows = row_table(predicted.nearest, title="Published comparisons nearest in scale")
-        return [*said, *runs, "", rows, "[dim]more: headwise evidence --near SHAPE[/dim]"]
+        return [*said, *runs, "", rows, f"[dim]more: headwise evidence --near {predicted.shape}[/dim]"]
     interval = f"{at.low:.3f} to {at.high:.3f}, {predicted.level:.0%} of new shapes"
     lines: list[RenderableType] = [f"[bold]{at.value:.3f} bits per byte[/bold] ({interval})"]
     lines += [f"[bold red]not to be trusted:[/] {reason}" for reason in predicted.outside]

@@ -6,8 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headwise.comparison.evidence.weigh import LEAST_LABS
+from headwise.comparison.suggest import SuggestionsOfEach
 from headwise.report.ledger import FIXED, wrapped
-from headwise.report.tables import short
+from headwise.report.tables import _table, short
 
 COUNT = ("", "k", "M", "B", "T")
 _EXPECTED = {"better": "better", "tie": "even", "worse": "worse"}
@@ -19,11 +20,10 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
     cache = f"KV cache {_bytes(document['kv_bytes'])}, one decoded token reads {_bytes(document['decode_bytes'])}"
     lines: list[RenderableType] = [*_lines(about + cache, "dim"), *_lines(document["answer"], "bold")]
     for number, one in enumerate(document["suggestions"], 1):
-        heading = f"{number}  {one['shape']}"
-        lines += ["", Text(heading, style="bold")]
+        lines += ["", Text.assemble((f"{number}  {one['shape']}", "bold"), f"  {one['advice']}")]
         lines += _lines(one["change"], "", 3) if number > 1 else []
         lines += [*_lines(_costs(one), "dim", 3), *_quality(one)]
-        lines += _behind(one) if number == 1 else []
+        lines += _behind(one) if number == 1 else _nearest(one) if one["expected"] is None else []
     lines += [""] if document["suggestions"] else []
     for one in document["found_worse"]:
         ids = ", ".join(claim["id"] for claim in one["claims"])
@@ -34,19 +34,64 @@ def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
     return lines
 
 
+def suggestions_table(several: SuggestionsOfEach) -> list[RenderableType]:
+    """What is first for each model, a column each."""
+    documents = [one.document for one in several.each]
+    firsts = [next(iter(document["suggestions"]), None) for document in documents]
+    table = _table("<", *(f"<{document['name']}" for document in documents))
+    rows = {
+        "first": lambda one: one["change"],
+        "advice": lambda one: one["advice"],
+        "KV cache": lambda one: f"{_bytes(one['kv_bytes'])} ({_percent(one, 'kv_bytes')})",
+        "decode reads": lambda one: f"{_bytes(one['decode_bytes'])} ({_percent(one, 'decode_bytes')})",
+        "parameters": lambda one: _percent(one, "parameters"),
+        "FLOPs": lambda one: _percent(one, "train_flops_per_token"),
+    }
+    for name, show in rows.items():
+        table.add_row(name, *(show(one) if one else "–" for one in firsts))
+    for effect, word in _EXPECTED.items():
+        table.add_row(word, *(_chance(one, effect) if one else "–" for one in firsts))
+    settings = [f"{document['context']:,} × {document['batch']}" for document in documents]
+    table.add_row("tokens × batch", *settings)
+    return [f"For {documents[0]['goal']}, {documents[0]['dtype']}; one model alone is shown in full", table]
+
+
+def _chance(one: dict[str, Any], effect: str) -> str:
+    return f"{one['expected'][effect]:.0%}" if one["expected"] else "no forecast"
+
+
+def forecast_text(one: dict[str, Any]) -> str:
+    """Probabilities of the three directions; none without labs enough."""
+    chances = [_chance(one, effect) for effect in _EXPECTED]
+    return " / ".join(chances) if one["expected"] else chances[0]
+
+
 def _quality(one: dict[str, Any]) -> list[RenderableType]:
+    """Probabilities and the loss; of too few labs, what they found instead."""
+    if one["expected"] is None:
+        found = ", ".join(f"{word} in {one['found'][effect]:.1f}" for effect, word in _EXPECTED.items())
+        return _lines(f"quality: no forecast from {one['labs']} labs; {found}", "", 3)
     chances = ", ".join(f"{word} {one['expected'][effect]:.0%}" for effect, word in _EXPECTED.items())
     return _lines(f"quality: {chances} (forecast, {one['labs']} labs); {_loss(one)}", "", 3)
 
 
 def _behind(one: dict[str, Any]) -> list[RenderableType]:
     """The rows nearest in scale, who contradicts whom, and our own claims."""
-    lines = _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
-    sides = [one["evidence"][name]["conflict"] for name in ("cell", "other") if one["evidence"][name]["conflict"]]
-    if sides:
-        better, worse = (", ".join(lab for side in sides for lab in side[effect]) for effect in ("better", "worse"))
+    lines = _nearest(one)
+    cells = [cell for name in ("cell", "other") if (cell := one["evidence"][name])["conflict"]]
+    if cells:
+        better, worse = (", ".join(_on_side(cell, side) for cell in cells) for side in ("better", "worse"))
         lines += _lines(f"conflict: better in {better}; worse in {worse}", "", 3)
     return [*lines, *(line for claim in one["claims"] for line in _lines(f"ours: {_claim(claim)}", "", 3))]
+
+
+def _nearest(one: dict[str, Any]) -> list[RenderableType]:
+    return _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
+
+
+def _on_side(cell: dict[str, Any], side: str) -> str:
+    noise = cell["within_noise"][side]
+    return ", ".join(f"{lab} (within noise)" if lab in noise else lab for lab in cell["conflict"][side])
 
 
 def _loss(one: dict[str, Any]) -> str:

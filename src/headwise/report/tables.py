@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.cost import KnownModels
-from headwise.kernels import LARGEST, kernel_fit
+from headwise.gpu.kernels import LARGEST, kernel_fit
 from headwise.search import EqualShapes
 
 if TYPE_CHECKING:
@@ -83,14 +83,16 @@ def shapes_table(rows: EqualShapes, limit: int) -> list[RenderableType]:
     table = _table("<shape", *columns, parameters_heading(costs), "difference")
     table.columns[0].no_wrap = True
     for row, cost in zip(shown, costs, strict=True):
-        slow = not kernel_fit(row.shape)["kernels"]
+        slow = kernel_fit(row.shape)["head_dim"] > LARGEST
         cells = [str(row.shape), *(str(getattr(row.shape, name)) for name in columns.values())]
         cells[2] += SLOW if slow else ""
         style = "bold" if cells[0] == rows.base else ""
         table.add_row(*cells, parameters_cell(cost), percent(row.difference), style=style)
     more = [f"… and {len(rows) - limit} more: --limit {len(rows)} or --json"] if len(rows) > limit else []
-    slow = any(not kernel_fit(row.shape)["kernels"] for row in shown)
-    marked = [f"[dim]{SLOW} no flash kernel takes heads of that size (at most {LARGEST})[/dim]"] if slow else []
+    slow = any(kernel_fit(row.shape)["head_dim"] > LARGEST for row in shown)
+    marked = (
+        [f"[dim]{SLOW} beyond the flash kernels of NVIDIA's GPUs (heads of at most {LARGEST})[/dim]"] if slow else []
+    )
     return [rows.headline, table, *more, *marked]
 
 

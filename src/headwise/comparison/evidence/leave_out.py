@@ -102,8 +102,11 @@ class LeaveOneOut(Shown):
         return {"scores": self.records(), "calibration": self.calibration(), "chosen_after": list(CHOSEN_AFTER)}
 
 
-def leave_one_out(rows: Sequence[EvidenceRow]) -> LeaveOneOut:
-    """Every lab's rows, predicted from those of the other labs and of our own claims."""
+def leave_one_out(rows: Sequence[EvidenceRow], held: bool = False) -> LeaveOneOut:
+    """Every lab's rows, predicted from those of the other labs and of our own claims.
+
+    With `held` the forecast takes the rows that held alike too, where two other labs have them: tried, and not used.
+    """
     known = [row for row in rows if row.of_more and (row.lab != OWN or row.task == "text")]
     guesses = []
     for family in dict.fromkeys(row.family for row in known if row.lab != OWN):
@@ -114,7 +117,7 @@ def leave_one_out(rows: Sequence[EvidenceRow]) -> LeaveOneOut:
             others = [row for name, some in labs.items() if name != lab for row in some]
             majority = _likeliest(_votes([row for row in others if row.lab != OWN]))
             for row in own:
-                chances = forecast(others, row.dose, row.scale)
+                chances = forecast(_of_held(others, row) if held else others, row.dose, row.scale)
                 named: dict[str, Effect] = {"forecast": _likeliest(chances), "majority": majority}
                 named |= {"no difference": "tie", "more is better": "better"}
                 guesses.append(Guess(row, chances, named, _found(row), 1 / len(own)))
@@ -132,6 +135,17 @@ def of_dose(rows: Sequence[EvidenceRow], dose: str | None) -> Sequence[EvidenceR
     """The rows of a dose, and our own, where two labs or more have it; else all."""
     same = [row for row in rows if row.dose == dose or row.lab == OWN]
     return same if len(by_lab(row for row in same if row.lab != OWN)) >= LEAST_SAME_DOSE else rows
+
+
+def _of_held(rows: Sequence[EvidenceRow], left_out: EvidenceRow) -> Sequence[EvidenceRow]:
+    """Of the same dose, those that refilled alike, where two labs or more did; else all."""
+    same = [row for row in rows if row.lab == OWN or (row.dose, row.refilled) == (left_out.dose, left_out.refilled)]
+    return same if len(by_lab(row for row in same if row.lab != OWN)) >= LEAST_SAME_DOSE else rows
+
+
+def held_too(rows: Sequence[EvidenceRow]) -> float:
+    """How often the forecast names the direction if what was held counts, on the axes with labs enough."""
+    return leave_one_out(rows, held=True).scores[-2].hits["forecast"]
 
 
 def _votes(rows: Sequence[EvidenceRow], parameters: int | None = None) -> dict[Effect, float]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.comparison.evidence.rows import OWN, Effect, EvidenceRow
+from headwise.comparison.evidence.rows import OWN, Axis, Dose, Effect, EvidenceRow, Held, Knob
 from headwise.ledger.claims import BITS, MASKED_BITS
 from headwise.ledger.judge import Judgement, Measured
 
@@ -15,11 +15,11 @@ YEAR = 2026
 class Reading:
     """What a claim's comparison is as evidence: the axis, what its variant has more or less of, what was equal."""
 
-    family: str
-    knob: str
-    held: str
+    axis: Axis  # also the family: heads, which are divided into families, have no reading
+    knob: Knob
+    held: Held
     task: str
-    dose: str | None = "up to 4x"
+    dose: Dose | None = "up to 4x"
     comparison: int = 0  # which of the claim's
 
 
@@ -32,17 +32,19 @@ READINGS = {
     "L6": Reading("depth_vs_heads", "less", "steps", "text"),
     "L7": Reading("depth_vs_heads", "less", "steps", "text"),
     "L8": Reading("depth_vs_heads", "less", "steps", "listops", comparison=1),
-    "L9": Reading("mlp_vs_heads", "less", "params", "vision", comparison=1),
+    "L9": Reading("mlp_vs_heads", "less", "steps", "vision", comparison=1),
     "L11": Reading("depth_vs_heads", "less", "steps", "text"),
 }
 
 
 def own_rows(judged: Iterable[Judgement]) -> list[EvidenceRow]:
-    """A row for every claim that is evidence of an axis and has been measured."""
+    """A row for every claim that is evidence of an axis and has been measured by runs that could tell."""
     return [
         _row(judgement, reading, judgement.comparisons[reading.comparison])
         for judgement in judged
-        if (reading := READINGS.get(judgement.claim.id)) and len(judgement.comparisons) > reading.comparison
+        if judgement.verdict != "cannot tell"
+        and (reading := READINGS.get(judgement.claim.id))
+        and len(judgement.comparisons) > reading.comparison
     ]
 
 
@@ -60,14 +62,14 @@ def _row(judgement: Judgement, reading: Reading, measured: Measured) -> Evidence
         year=YEAR,
         lab=OWN,
         trust="measured",
-        axis=reading.family,  # type: ignore[arg-type]
-        family=reading.family,  # type: ignore[arg-type]
-        knob=reading.knob,  # type: ignore[arg-type]
-        stated_dose=reading.dose,  # type: ignore[arg-type]
+        axis=reading.axis,
+        family=reading.axis,
+        knob=reading.knob,
+        stated_dose=reading.dose,
         task=reading.task,
         base=one.baseline,
         params_base=scale.parameters[1] if scale and scale.parameters[1] else None,
-        held=reading.held,  # type: ignore[arg-type]
+        held=reading.held,
         metric=one.metric,
         unit="loss" if of_loss else "ratio",
         seeds=str(measured.seeds),

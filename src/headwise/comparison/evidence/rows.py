@@ -23,6 +23,9 @@ Axis = Literal[
     "heads", "head_dim", "qk_rank", "kv_heads", "kv_latent", "depth_vs_heads", "depth_vs_width", "mlp_vs_heads",
     "convert",
 ]  # fmt: skip
+Family = Literal[Axis, "heads_split", "heads_added"]
+Knob = Literal["more", "less"]
+Held = Literal["params", "flops", "tokens", "steps", "nothing", "unknown"]
 Effect = Literal["better", "tie", "worse"]
 Dose = Literal["up to 4x", "more than 4x"]
 Unit = Literal[
@@ -32,7 +35,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 LARGE_DOSE = 4.0
 SAME_LOSS, SAME_POINTS = 0.002, 0.5  # differences within which a base and an arm are tied
-NOISE_LOSS = 0.003  # what one run may differ from another by, for no reason
+NOISE_LOSS, NOISE_POINTS = 0.003, 1.0  # what one run may differ from another by, for no reason
 REFILLED = ("params", "flops")  # what an arm saved was spent on something else
 OPPOSITE: dict[Effect, Effect] = {"better": "worse", "tie": "tie", "worse": "better"}
 
@@ -47,8 +50,8 @@ class EvidenceRow(Spec):
     lab: str = Field(min_length=1, description="who measured: the unit that counts")
     trust: Literal["read-primary", "read-secondary", "measured"]
     axis: Axis
-    family: Literal[Axis, "heads_split", "heads_added"]
-    knob: Literal["more", "less"] | None = Field(default=None, description="what the arm has of the axis's quantity")
+    family: Family
+    knob: Knob | None = Field(default=None, description="what the arm has of the axis's quantity")
     stated_dose: Dose | None = Field(default=None, description="where shapes do not say how large the change is")
     task: str
     base: str
@@ -57,7 +60,7 @@ class EvidenceRow(Spec):
     params_base: int | None = Field(default=None, gt=0)
     params_arm: int | None = Field(default=None, gt=0)
     tokens: int | None = Field(default=None, gt=0)
-    held: Literal["params", "flops", "tokens", "steps", "nothing", "unknown"]
+    held: Held
     metric: str
     unit: Unit
     better: Literal["higher", "lower"] | None = None
@@ -124,6 +127,12 @@ class EvidenceRow(Spec):
         return "better" if self.relative > 0 else "worse"
 
     @property
+    def within_noise(self) -> bool:
+        """Whether the change is no larger than what one run may differ from another by."""
+        floor = NOISE_LOSS if self.of_loss else NOISE_POINTS
+        return self.relative is not None and abs(self.relative) < floor
+
+    @property
     def of_more(self) -> Effect | None:
         """What more of the knob does: the effect, turned around where the arm has less."""
         return OPPOSITE[self.effect] if self.effect and self.knob == "less" else self.effect
@@ -153,7 +162,8 @@ class EvidenceRow(Spec):
     def as_dict(self) -> dict[str, Any]:
         """All columns: those of evidence.csv, and what follows from them."""
         stated = self.model_dump(exclude={"stated_effect", "stated_dose"})
-        return {**stated, "dose": self.dose, "effect": self.effect, "relative": self.relative, "scale": self.scale}
+        found = {"effect": self.effect, "relative": self.relative, "within_noise": self.within_noise}
+        return {**stated, "dose": self.dose, **found, "scale": self.scale}
 
 
 def knob_size(axis: str, shape: ModelShape) -> float:

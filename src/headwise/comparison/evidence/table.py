@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from headwise.comparison.evidence.leave_out import LeaveOneOut, leave_one_out
 from headwise.comparison.evidence.own import own_rows
-from headwise.comparison.evidence.rows import AXES, OWN, Dose, EvidenceRow, published
+from headwise.comparison.evidence.rows import AXES, OWN, Dose, EvidenceRow, Held, published
 from headwise.comparison.evidence.weigh import Weighed, distance, select, weigh
 from headwise.cost import parameters
 from headwise.known import Known, find
@@ -23,7 +23,6 @@ FAMILIES = (
     "kv_heads", "kv_latent", "head_dim", "heads_split", "heads_added", "qk_rank", "depth_vs_heads", "depth_vs_width",
     "mlp_vs_heads", "convert",
 )  # fmt: skip
-HELD = ("params", "flops", "tokens", "steps", "nothing", "unknown")
 ASKED = {"kv_latent": "more", "head_dim": "more", "heads_split": "more", "heads_added": "more"}  # else: what less does
 STUDIES = (
     "head-size", "asymmetric", "sharing", "latent", "rank-cliff", "thinner-gpt", "thinner-vit", "thinner-bert",
@@ -93,8 +92,8 @@ def evidence(
     """
     if axis and axis not in (*AXES, *FAMILIES):
         raise SpecError(f"no axis '{axis}'; there are {', '.join(dict.fromkeys((*AXES, *FAMILIES)))}")
-    if held and held not in HELD:
-        raise SpecError(f"cannot select held '{held}'; there are {', '.join(HELD)}")
+    if held and held not in get_args(Held):
+        raise SpecError(f"cannot select held '{held}'; there are {', '.join(get_args(Held))}")
     known = find(near) if isinstance(near, str) and near else near or None
     size = parameters(known.shape, known.options)["total"] if isinstance(known, Known) else None
     rows = [*published(), *(own_rows(judged_claims(store, results)) if own else ())]

@@ -65,6 +65,15 @@ class Weighed:
                     sides[side].append(lab)
         return {side: tuple(labs) for side, labs in sides.items()} if all(sides.values()) else {}
 
+    @property
+    def within_noise(self) -> dict[Effect, tuple[str, ...]]:
+        """Those labs of a conflict that found nothing on their side beyond the noise of one run."""
+        labs = by_lab(self.rows)
+        return {
+            side: tuple(lab for lab in names if _all_noise(labs[lab], self.knob, side))
+            for side, names in self.conflict.items()
+        }
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "knob": self.knob,
@@ -75,6 +84,7 @@ class Weighed:
             "directions": dict(self.directions),
             "scales": list(self.scales) if self.scales else None,
             "conflict": {side: list(labs) for side, labs in self.conflict.items()},
+            "within_noise": {side: list(labs) for side, labs in self.within_noise.items()},
             "rows": [row.id for row in self.rows],
         }
 
@@ -136,6 +146,10 @@ def distance(row: EvidenceRow, parameters: int | None) -> float:
 
 def _effect(row: EvidenceRow, knob: str) -> Effect | None:
     return row.effect if row.effect is None or row.knob == knob else OPPOSITE[row.effect]
+
+
+def _all_noise(rows: Sequence[EvidenceRow], knob: str, side: Effect) -> bool:
+    return all(row.within_noise for row in rows if _effect(row, knob) == side)
 
 
 def _change(row: EvidenceRow, knob: str) -> float | None:
