@@ -6,6 +6,7 @@ Losses are worked out again here from the folder that transformers loads; sizes 
 import copy
 import itertools
 import json
+import weakref
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import headwise
 from headwise.checkpoints import conversion
-from headwise.checkpoints.conversion import healing, read_share
+from headwise.checkpoints.conversion import healing, read_share, streaming
+from headwise.checkpoints.conversion.allocation import Sensitivity, allocate
 from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge
 from headwise.checkpoints.conversion.text import read_blocks
+from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.seen import weighted
 from headwise.spec import SpecError
@@ -30,6 +33,9 @@ WORDS = [f"w{i}" for i in range(59)]
 TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8}
 TEXT |= {"intermediate_size": 48, "num_key_value_heads": 4, "max_position_embeddings": 32}
 TEXT |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES = {
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig, {}),
     "llama with biases": (hf.LlamaForCausalLM, hf.LlamaConfig, {"attention_bias": True, "tie_word_embeddings": True}),
@@ -39,6 +45,22 @@ FAMILIES = {
     "granite": (hf.GraniteForCausalLM, hf.GraniteConfig, {"attention_multiplier": 0.2}),
     "smollm3": (hf.SmolLM3ForCausalLM, hf.SmolLM3Config, {}),
     "starcoder2": (hf.Starcoder2ForCausalLM, hf.Starcoder2Config, {}),
+    "mixtral": (hf.MixtralForCausalLM, hf.MixtralConfig, EXPERTS),
+    "qwen2 with experts": (
+        hf.Qwen2MoeForCausalLM,
+        hf.Qwen2MoeConfig,
+        {**EXPERTS, "shared_expert_intermediate_size": 16},
+    ),
+    "qwen3 with experts": (hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig, EXPERTS),
+    "phi": (hf.PhiForCausalLM, hf.PhiConfig, {}),
+    "phi3": (hf.Phi3ForCausalLM, hf.Phi3Config, {}),
+    "olmo2": (hf.Olmo2ForCausalLM, hf.Olmo2Config, {}),
+    "olmo3": (hf.Olmo3ForCausalLM, hf.Olmo3Config, {"sliding_window": 6}),
+    "gpt-oss": (hf.GptOssForCausalLM, hf.GptOssConfig, {"num_local_experts": 4, "sliding_window": 6}),
+    "glm4": (hf.Glm4ForCausalLM, hf.Glm4Config, {}),
+    "cohere": (hf.CohereForCausalLM, hf.CohereConfig, {}),
+    "cohere2": (hf.Cohere2ForCausalLM, hf.Cohere2Config, {"layer_types": MIXED, "sliding_window": 6}),
+    "yarn": (hf.LlamaForCausalLM, hf.LlamaConfig, {"rope_parameters": YARN}),
     "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig, {}),
     "gemma2": (hf.Gemma2ForCausalLM, hf.Gemma2Config, {"sliding_window": 6, "query_pre_attn_scalar": 8}),
     "gemma3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, {"sliding_window": 6, "query_pre_attn_scalar": 8}),
@@ -48,7 +70,7 @@ FAMILIES = {
 def saved(name, folder):
     kind, config, more = FAMILIES[name]
     torch.manual_seed(0)
-    model = scrambled(kind(config(**TEXT, **more)), torch.float32)
+    model = scrambled(kind(config(**TEXT, **copy.deepcopy(more))), torch.float32)
     model.save_pretrained(folder)
     words = Tokenizer(WordLevel({"[UNK]": 0, **{word: i + 1 for i, word in enumerate(WORDS)}}, "[UNK]"))
     words.pre_tokenizer = Whitespace()
@@ -78,19 +100,27 @@ TOKENS = torch.arange(2, 20)[None]
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_the_same_shape_is_the_same_model(name, tmp_path):
-    model = saved(name, tmp_path / "model")
+    saved(name, tmp_path / "model")
     headwise.convert(tmp_path / "model", "g4", out=tmp_path / "out")
-    new = loaded(tmp_path / "out")
+    model, new = loaded(tmp_path / "model"), loaded(tmp_path / "out")
     assert torch.equal(new(TOKENS).logits, model(TOKENS).logits)
     made = [one.generate(TOKENS[:, :4], max_new_tokens=6, do_sample=False) for one in (model, new)]
     assert torch.equal(*made)
     padded = {"input_ids": torch.cat([TOKENS[:, :9], TOKENS[:, 4:13]]), "attention_mask": torch.ones(2, 9).long()}
     padded["attention_mask"][1, :3] = 0
-    assert torch.equal(new(**padded).logits[0], model(**padded).logits[0])
+    real = padded["attention_mask"].bool()
+    assert torch.equal(new(**padded).logits[real], model(**padded).logits[real])
+    made = [one.generate(**padded, max_new_tokens=6, do_sample=False) for one in (model, new)]
+    assert torch.equal(*made)
 
 
-@pytest.mark.parametrize("to", ["g2", "g1", "r4", "h2", "L2", "g2-r4-L2"])
-@pytest.mark.parametrize("name", ["llama with biases", "qwen3", "gemma2"])
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        *itertools.product(["llama with biases", "qwen3", "gemma2"], ["g2", "g1", "r4", "h2", "L2", "g2-r4-L2"]),
+        *itertools.product(["phi3", "olmo2", "gpt-oss", "glm4", "cohere2", "mixtral", "smollm3"], ["h2", "g2-r4-L2"]),
+    ],
+)
 def test_smaller_models_load_and_decode_from_a_cache(name, to, tmp_path, text):
     saved(name, tmp_path / "model")
     done = headwise.convert(tmp_path / "model", to, out=tmp_path / "out", data=text, steps=3)
@@ -98,8 +128,11 @@ def test_smaller_models_load_and_decode_from_a_cache(name, to, tmp_path, text):
     shape = headwise.ModelShape.parse(done.after)
     attention = new.model.layers[0].self_attn
     first = shape.layers[0]
-    assert attention.k_proj.weight.shape[0] == first.kv_heads * first.qk_rank
-    assert attention.q_proj.weight.shape[0] == first.heads * first.qk_rank
+    sizes = [first.heads * first.qk_rank, first.kv_heads * first.qk_rank]
+    if name == "phi3":
+        assert attention.qkv_proj.weight.shape[0] == sizes[0] + 2 * sizes[1]
+    else:
+        assert [attention.q_proj.weight.shape[0], attention.k_proj.weight.shape[0]] == sizes
     assert len(new.model.layers) == shape.depth
     assert done.parameters_after == sum(p.numel() for p in new.parameters())
     with torch.no_grad():
@@ -177,7 +210,7 @@ def test_heads_that_differ_by_a_turn_are_found_and_joined_without_loss():
     heads = planted(torch.polar(torch.tensor([2.0, 0.5, 1.0]), torch.tensor([0.3, 2.0, -1.0])).to(torch.complex128))
     groups = choose_groups(heads, 2, None)
     assert groups == [[0, 2], [1, 3]]
-    new, order = merge(heads, groups, torch.arange(3), 5, None)
+    new, order = merge(heads, groups, torch.arange(3), 6, 5, None)
     assert order.tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
     x = torch.randn(7, 16, dtype=torch.float64)
     same(attended(new, x), attended(heads, x), 1e-9)
@@ -187,7 +220,7 @@ def test_values_share_the_best_subspace():
     """Eckart and Young: what is lost is the tail of the singular values of all outputs together."""
     heads = planted(torch.ones(3, dtype=torch.complex128))
     heads.value.copy_(torch.randn_like(heads.value))
-    new, order = merge(heads, [[0, 1], [2, 3]], torch.arange(3), 5, None)
+    new, order = merge(heads, [[0, 1], [2, 3]], torch.arange(3), 6, 5, None)
     old = torch.stack([heads.output[h] @ heads.value[h // 2] for h in order])
     now = torch.stack([new.output[i] @ new.value[i // 4] for i in range(8)])
     for some in (slice(0, 4), slice(4, 8)):
@@ -199,6 +232,36 @@ def test_values_share_the_best_subspace():
 def test_smaller_heads_turn_at_frequencies_that_they_have():
     frequencies = 10_000.0 ** (-torch.arange(8) / 8)
     assert torch.allclose(frequencies[even_pairs_of(8, 4)], 10_000.0 ** (-torch.arange(4) / 4))
+
+
+# ---- larger than memory ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "to"), [("llama with biases", "g2-r4"), ("qwen3", "h2"), ("phi3", "g1")])
+def test_a_model_larger_than_memory_is_converted_layer_by_layer(name, to, tmp_path, monkeypatch):
+    """The same folder as of the model in memory, which is never loaded, with one layer's attention at a time."""
+    saved(name, tmp_path / "model")
+    headwise.convert(tmp_path / "model", to, out=tmp_path / "whole")
+    monkeypatch.setattr(streaming, "SHARE", 0.0)
+    monkeypatch.setattr(conversion, "Converter", None)
+    alive, most, read = [], [], Weights.stored
+
+    def counted(self, name):
+        tensor = read(self, name)
+        if "self_attn" in name and "_proj" in name:
+            alive.append(weakref.ref(tensor))
+            most.append(sum(one() is not None for one in alive))
+        return tensor
+
+    monkeypatch.setattr(Weights, "stored", counted)
+    done = headwise.convert(tmp_path / "model", to, out=tmp_path / "out")
+    monkeypatch.undo()
+    whole, new = loaded(tmp_path / "whole"), loaded(tmp_path / "out")
+    with torch.no_grad():
+        same(new(TOKENS).logits, whole(TOKENS).logits, 1e-5)
+    assert done.parameters_after == sum(p.numel() for p in new.parameters())
+    each = sum("layers.0.self_attn" in name and "_proj" in name for name, _ in new.named_parameters())
+    assert max(most) <= 2 * each  # of three layers
 
 
 # ---- budgets and healing ---------------------------------------------------------------------------------------------
@@ -266,6 +329,44 @@ def test_an_interrupted_command_goes_on(tmp_path, text, monkeypatch):
         headwise.convert(tmp_path / "model", **call)
 
 
+# ---- every layer its own shape ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "llama with biases", "qwen3"])
+def test_heads_stay_where_layers_need_them(name, tmp_path, text):
+    """The planted layer's heads are alike: it can lose them all but one, so the others keep theirs."""
+    model = saved(name, tmp_path / "model")
+    attention = model.model.layers[1].self_attn
+    for linear in (attention.k_proj, attention.v_proj):
+        rows = linear.weight.data.view(4, 8, 32)
+        rows.copy_(rows[:1].expand(4, -1, -1).clone())
+        if linear.bias is not None:
+            linear.bias.data.copy_(linear.bias.data.view(4, 8)[:1].expand(4, -1).flatten().clone())
+    model.save_pretrained(tmp_path / "model")
+    words = {"out": tmp_path / "out", "kv": 0.75, "data": text, "per_layer": True, "steps": 2}
+    done = headwise.convert(tmp_path / "model", **words)
+    counts = [layer.kv_heads for layer in headwise.ModelShape.parse(done.after).layers]
+    assert counts == [4, 1, 4]
+    assert max(one.error for one in done.sensitivity if one.layer == 1) == pytest.approx(0, abs=1e-9)
+    new = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    with torch.no_grad():
+        same(new(TOKENS).logits, model(TOKENS).logits, 1e-4)
+        past = new(TOKENS, use_cache=True).past_key_values
+    assert [layer.keys.shape[1] for layer in past.layers] == counts
+    assert done.kv_bytes_after == sum(2 * count * 8 * 4 for count in counts)
+    made = [one.generate(TOKENS[:, :4], max_new_tokens=6, do_sample=False) for one in (model, new)]
+    assert torch.equal(*made)
+    assert "trust_remote_code=True" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_budget_is_shared_out_at_the_least_sum():
+    found = [Sensitivity(0, 1, 0.5), Sensitivity(0, 2, 0.1), Sensitivity(1, 1, 0.2), Sensitivity(1, 2, 0.15)]
+    assert allocate(found, 4, 2, 8) == (4, 4)
+    assert allocate(found, 4, 2, 5) == (4, 1)
+    assert allocate(found, 4, 2, 3) == (2, 1)
+    assert allocate(found, 4, 2, 1) == ()
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +386,9 @@ def test_the_command(tmp_path, text, monkeypatch):
     assert [
         one["kv"] <= share for one, share in zip(json.loads(several.stdout)["conversions"], (0.5, 0.25), strict=True)
     ]
-    assert page.exists()
+    drawn = page.read_text()
+    assert "KV cache budget" in drawn
+    assert "error of attention" in drawn
     assert "Example" in command("--help").stdout
 
 
@@ -303,6 +406,7 @@ BAD = [
     (["--kv", "half"], "a share such as 25%"),
     (["--to", "g2", "--heal", "1m"], "--heal trains on text"),
     (["--loss", "+1%"], "--loss is measured"),
+    (["--to", "g2", "--per-layer"], "give --kv and --data"),
 ]
 
 

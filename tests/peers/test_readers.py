@@ -5,12 +5,15 @@ lines of matrix products in float64. The inputs and the expected outputs are tho
 The way back is held to the same: ranks planted in a checkpoint are found and cut, and nothing else is lost.
 """
 
+import copy
 import importlib.util
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers as hf
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -45,6 +48,16 @@ MLA |= {"first_k_dense_replace": 1, "rms_norm_eps": EPS, "num_key_value_heads": 
 IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 IMAGE |= {"image_size": 12, "patch_size": 4}
 GEMMA3 = {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0}, "full_attention": ROPE["rope_parameters"]}
+GROUPED = {**TEXT, **ROPE, "num_key_value_heads": 2}
+HALF = {"rope_parameters": {**ROPE["rope_parameters"], "partial_rotary_factor": 0.5}}
+YARN = {"rope_type": "yarn", "rope_theta": BASE, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN |= {"beta_fast": 4.0, "beta_slow": 1.0}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+WHISPER = {"vocab_size": VOCAB, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "num_mel_bins": 8}
+WHISPER |= {f"{part}_attention_heads": 4 for part in ("encoder", "decoder")}
+WHISPER |= {f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")}
+WHISPER |= {"max_source_positions": TOKENS, "max_target_positions": 20, "pad_token_id": 0, "bos_token_id": 1}
+WHISPER |= {"eos_token_id": 2, "decoder_start_token_id": 1}
 
 # name: model class, configuration class, its numbers, the shape in headwise's words, its layers' attention
 FAMILIES = {
@@ -128,6 +141,63 @@ FAMILIES = {
     "vit": ("ViTForImageClassification", "ViTConfig", IMAGE, "w32-h4-L2-m48"),
     "deit": ("DeiTModel", "DeiTConfig", IMAGE, "w32-h4-L2-m48"),
     "dinov2": ("Dinov2Model", "Dinov2Config", IMAGE, "w32-h4-L2"),
+    "yarn": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "rope_parameters": YARN}, "w32-h4-r12-g2-L2-m48"),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, **EXPERTS}, "w32-h4-r12-g2-L2-m0"),
+    "qwen2 with experts": (
+        "Qwen2MoeForCausalLM",
+        "Qwen2MoeConfig",
+        {**GROUPED, **EXPERTS, "shared_expert_intermediate_size": 16},
+        "w32-h4-g2-L2-m0",
+    ),
+    "qwen3 with experts": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**LLAMA, **EXPERTS}, "w32-h4-r12-g2-L2-m0"),
+    "phi": ("PhiForCausalLM", "PhiConfig", {**GROUPED, "partial_rotary_factor": 0.5}, "w32-h4-g2-p4-L2-m48"),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", GROUPED, "w32-h4-g2-L2-m48"),
+    "phi4-mini": (
+        "Phi3ForCausalLM",
+        "Phi3Config",
+        {**GROUPED, "rope_parameters": {**ROPE["rope_parameters"], "partial_rotary_factor": 0.75}},
+        "w32-h4-g2-p6-L2-m48",
+    ),
+    "olmo": ("OlmoForCausalLM", "OlmoConfig", GROUPED, "w32-h4-g2-L2-m48"),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", {**GROUPED, "rms_norm_eps": EPS}, "w32-h4-g2-L2-m48"),
+    "olmo3": ("Olmo3ForCausalLM", "Olmo3Config", {**GROUPED, "rms_norm_eps": EPS}, "w32-h4-g2-L2-m48"),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+        "w32-h4-r12-g2-L2-m0",
+    ),
+    "glm": ("GlmForCausalLM", "GlmConfig", {**LLAMA, **HALF}, "w32-h4-r12-g2-p6-L2-m48"),
+    "glm4": ("Glm4ForCausalLM", "Glm4Config", {**LLAMA, **HALF}, "w32-h4-r12-g2-p6-L2-m48"),
+    "cohere": ("CohereForCausalLM", "CohereConfig", GROUPED, "w32-h4-g2-L2-m48"),
+    "cohere2": (
+        "Cohere2ForCausalLM",
+        "Cohere2Config",
+        {**GROUPED, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32},
+        "w32-h4-g2-L2-m48",
+    ),
+    "mpnet": ("MPNetForMaskedLM", "MPNetConfig", TEXT, "w32-h4-L2-m48"),
+    "albert": ("AlbertForMaskedLM", "AlbertConfig", {**TEXT, "embedding_size": 16}, "w32-h4-L2-m48"),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {**TEXT, "cls_token_id": 1, "sep_token_id": 2},
+        "w32-h4-L2-m48",
+    ),
+    "siglip text": ("SiglipTextModel", "SiglipTextConfig", TEXT, "w32-h4-L2-m48"),
+    "dinov3": (
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {**IMAGE, "image_size": 4, "num_register_tokens": 5},
+        "w32-h4-L2-m48",
+    ),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {"vocab_size": VOCAB, "d_model": 32, "d_kv": 10, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+        "w32-h4-r10-L4-m48",
+    ),
+    "whisper": ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER, "w32-h4-L4-m48"),
     "deepseek v2": (
         "DeepseekV2ForCausalLM",
         "DeepseekV2Config",
@@ -141,19 +211,27 @@ FAMILIES = {
         "w32-h4-r20-v10-c16-q24-p8-m48,0",
     ),
 }
-ATTENTION = ("self_attn", "attn", "attention", "self_attention")
+ATTENTION = ("self_attn", "attn", "attention", "self_attention", "SelfAttention")
+LAST = (
+    "output.dense",
+    "attn.o",
+    "dense",
+)  # where a sum and a norm that are not the heads' come after
 
 
 def saved(name: str, folder: Path) -> nn.Module:
     """The model, its weights far from their start, and its files."""
     kind, config, sizes, _ = FAMILIES[name]
-    made = scrambled(getattr(hf, kind)(getattr(hf, config)(**sizes, attn_implementation="eager")))
+    made = scrambled(getattr(hf, kind)(getattr(hf, config)(**copy.deepcopy(sizes), attn_implementation="eager")))
+    for name_of, parameter in made.named_parameters():
+        if "relative_attention_bias" in name_of:  # no part of the heads
+            parameter.data.zero_()
     made.save_pretrained(folder)
     return made
 
 
 @torch.no_grad()
-def calls(model: nn.Module, layers: int = 2) -> list[tuple[Tensor, Tensor]]:
+def calls(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """What each attention layer saw and what it gave."""
     given: list[Tensor] = []
     found: list[Tensor] = []
@@ -163,15 +241,22 @@ def calls(model: nn.Module, layers: int = 2) -> list[tuple[Tensor, Tensor]]:
                 lambda _, args, options: given.append(options.get("hidden_states", args[0] if args else None)),
                 with_kwargs=True,
             )
-            inner = getattr(
-                layer, "output", None
-            )  # BERT's attention ends with a sum and a norm that are not the heads'
-            last = layer if inner is None else inner.dense
+            inner = dict(layer.named_modules())
+            last = next((inner[path] for path in LAST if path in inner), layer)
             last.register_forward_hook(lambda _, args, y: found.append(y[0] if isinstance(y, tuple) else y))
-    images = "image_size" in model.config.to_dict()
-    model(torch.randn(1, 3, 12, 12) if images else torch.randint(3, VOCAB, (1, TOKENS)))
-    assert len(given) == len(found) == layers
+    model(**example(model.config))
+    assert len(given) == len(found) == (4 if model.config.is_encoder_decoder else model.config.num_hidden_layers)
     return [(x[0].double(), y[0].double()) for x, y in zip(given, found, strict=True)]
+
+
+def example(config) -> dict[str, Tensor]:
+    """Something for a model of this configuration to read."""
+    tokens = torch.randint(3, VOCAB, (1, TOKENS))
+    if "image_size" in config.to_dict():
+        return {"pixel_values": torch.randn(1, 3, config.image_size, config.image_size)}
+    if config.model_type == "whisper":
+        return {"input_features": torch.randn(1, 8, 2 * TOKENS), "decoder_input_ids": tokens}
+    return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
 
 
 def attend(
@@ -194,16 +279,28 @@ def attend(
         values = values / latents[1][:, None]
     if heads.normed:
         queries, keys = (
-            y * (y.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight.double()
+            y * (y.square().mean(over(weight), keepdim=True) + EPS).rsqrt() * weight.double()[..., None, :]
             for y, weight in ((queries, heads.query_scale), (keys, heads.key_scale))
         )
     if heads.rotated:
         queries = turned(queries, heads.each_head(heads.frequencies), heads.rotated)
         keys = turned(keys, heads.frequencies, heads.rotated)
     allowed = torch.ones(len(x), len(x), dtype=torch.bool).tril() if causal else None
+    if heads.sinks is not None:  # a key more, of no value
+        sinks = torch.zeros(4, 1, 1, dtype=torch.float64) + heads.sinks.double()[:, None, None] / scale
+        queries = torch.cat([queries, torch.ones_like(queries[..., :1])], dim=-1)
+        keys = torch.cat([heads.each_head(keys), torch.zeros(4, len(x), 1, dtype=torch.float64)], dim=-1)
+        keys = torch.cat([keys, F.pad(sinks, (keys.shape[-1] - 1, 0))], dim=1)
+        values = torch.cat([heads.each_head(values), values.new_zeros(4, 1, values.shape[-1])], dim=1)
+        allowed = F.pad(allowed, (0, 1), value=True)
     seen, _ = plain_attention(queries[None], keys[None], values[None], scale, allowed)
     output = (seen[0] @ heads.output.double().mT).sum(0)
     return output if heads.output_bias is None else output + heads.output_bias.double()
+
+
+def over(weight: Tensor) -> tuple[int, ...]:
+    """The dimensions of (heads, tokens, rank) that a norm with these weights takes the mean over."""
+    return (0, 2) if weight.dim() == 2 else (2,)
 
 
 def turned(heads: Tensor, frequencies: Tensor, rotated: int) -> Tensor:
@@ -240,7 +337,9 @@ def test_the_heads_compute_what_the_layer_computes(name, tmp_path):
 def attended(reader: Reader, number: int, x: Tensor) -> Tensor:
     heads = reader.heads(number)
     latents = latent_lengths(reader.weights, reader.layers[number], x) if heads.latents[0] else None
-    return attend(heads, x, reader.scale(heads.shape.qk_rank), reader.causal, latents)
+    if reader.family == "dinov3_vit":  # one patch, in the middle of the image, where nothing turns
+        heads = replace(heads, frequencies=torch.zeros_like(heads.frequencies))
+    return attend(heads, x, reader.scale(heads.shape.qk_rank), reader.is_causal(number), latents)
 
 
 # ---- the way back --------------------------------------------------------------------------------------------------
@@ -469,7 +568,7 @@ def test_minilm():
     model = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     assert len(found.layers) == 6
     reader = open_checkpoint(folder)
-    for number, (x, expected) in enumerate(calls(model, 6)):
+    for number, (x, expected) in enumerate(calls(model)):
         same(attended(reader, number, x), expected, SINGLE, f"layer {number}")
 
 

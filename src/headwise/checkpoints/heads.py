@@ -28,10 +28,11 @@ class AttentionHeads:
     value_bias: Tensor | None = None  # (G, V)
     output_bias: Tensor | None = None  # (W)
     frequencies: Tensor | None = None  # (G, P/2): radians per token; none where nothing turns
-    query_scale: Tensor | None = None  # (R): weights of the norm of queries, where there is a norm
-    key_scale: Tensor | None = None  # (R): of keys
+    query_scale: Tensor | None = None  # (R): weights of the norm of queries; (H, R) of one norm over all heads
+    key_scale: Tensor | None = None  # (R) of keys, or (G, R)
     latents: tuple[int, int] = (0, 0)  # kv_latent and q_latent
     shared_rotation: bool = False  # one rotated key for all heads (MLA)
+    sinks: Tensor | None = None  # (H): logits of attending to nothing
 
     @property
     def rotated(self) -> int:
@@ -73,7 +74,10 @@ class AttentionHeads:
         if biases and self.key_bias is not None and self.rotated:
             key = torch.cat([key, self.key_bias.double()[..., None]], dim=-1)
         if self.query_scale is not None and self.key_scale is not None:
-            query, key = query * self.query_scale.double()[:, None], key * self.key_scale.double()[:, None]
+            query, key = (
+                query * self.query_scale.double()[..., None],
+                key * self.key_scale.double()[..., None],
+            )
         return self._grouped(query), key
 
     def vo_factors(self) -> tuple[Tensor, Tensor]:

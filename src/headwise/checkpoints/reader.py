@@ -45,11 +45,11 @@ class Projections:
 class Reader(ABC):
     """The attention of one family's checkpoints. Subclasses give names, and what is particular."""
 
-    family: ClassVar[str]
+    family: str
     model_types: ClassVar[frozenset[str]] = frozenset()  # of config.json
-    signature: ClassVar[str]  # of one tensor in every layer; the group `layer` is the prefix of all its names
+    signature: str  # of one tensor in every layer; the group `layer` is the prefix of all its names
     mlp_names: ClassVar[Mapping[str, int]] = {}  # tensors whose given dimension is the MLP's hidden width
-    causal: ClassVar[bool] = False
+    causal: bool = False
     uniform: ClassVar[bool] = False  # the configuration has one rank for all layers
     step: ClassVar[int] = 1  # the unrotated part of a head is a multiple of it
 
@@ -99,6 +99,10 @@ class Reader(ABC):
     def scale(self, rank: int) -> float:
         """What logits are multiplied by for heads of this rank."""
         return rank**-0.5
+
+    def is_causal(self, number: int) -> bool:
+        """Whether a layer sees only the tokens before; of an encoder and a decoder, the decoder's do."""
+        return self.causal
 
     def native(self, shape: ModelShape) -> dict[str, Any] | None:
         """What to change in the family's configuration so that it says this shape; None where it cannot."""
@@ -156,6 +160,10 @@ class ProjectionReader(Reader):
         """The weights of the query norm and of the key norm, where there are such norms."""
         return None
 
+    def sinks(self, layer: str) -> Tensor | None:
+        """(H): logits of attending to nothing, where heads have such."""
+        return None
+
     def entrance(self, layer: str) -> str:
         return next(iter(self.tensors(layer, self.parts(layer))))
 
@@ -184,23 +192,24 @@ class ProjectionReader(Reader):
             value_bias=_bias(parts.value, kv_heads),
             output_bias=parts.output.bias,
             frequencies=turning,
-            query_scale=None if norms is None else norms[0][order],
-            key_scale=None if norms is None else norms[1][order],
+            query_scale=None if norms is None else norms[0][..., order],
+            key_scale=None if norms is None else norms[1][..., order],
+            sinks=self.sinks(layer),
         )
 
     def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
         before = self.heads(number)
         heads = before.cut(cut)
-        factor = self.scale(before.shape.qk_rank) / self.scale(heads.shape.qk_rank)  # logits keep their size
+        return self.written(number, heads, self.scale(before.shape.qk_rank) / self.scale(heads.shape.qk_rank))
+
+    def written(self, number: int, heads: AttentionHeads, factor: float = 1.0) -> dict[str, Tensor]:
+        """Heads as the layer's own tensors; queries times the factor, so that logits keep their size."""
         back = self.order(heads.shape.qk_rank, heads.rotated).argsort()
-        query, key = heads.query * factor, heads.key
-        bias = None if heads.query_bias is None else heads.query_bias * factor
+        query, bias = heads.query * factor, None if heads.query_bias is None else heads.query_bias * factor
         parts = Projections(
-            Projection(query[:, back].flatten(0, 1), None if bias is None else bias[:, back].flatten()),
-            Projection(
-                key[:, back].flatten(0, 1), None if heads.key_bias is None else heads.key_bias[:, back].flatten()
-            ),
-            Projection(heads.value.flatten(0, 1), None if heads.value_bias is None else heads.value_bias.flatten()),
+            _flat(query[:, back], None if bias is None else bias[:, back]),
+            _flat(heads.key[:, back], None if heads.key_bias is None else heads.key_bias[:, back]),
+            _flat(heads.value, heads.value_bias),
             Projection(heads.output.movedim(0, 1).flatten(1), heads.output_bias),
         )
         return self.tensors(self.layers[number], parts)
@@ -209,7 +218,7 @@ class ProjectionReader(Reader):
         """(G, P/2): those that a truncated checkpoint lists, else the family's own."""
         kept = self.config.get("headwise", {}).get("rope_frequencies")
         if kept is not None:
-            return torch.tensor(kept[number], dtype=torch.float64)
+            return None if kept[number] is None else torch.tensor(kept[number], dtype=torch.float64)
         own = self.frequencies(number, rank)
         return None if own is None else own.expand(kv_heads, -1)
 
@@ -238,13 +247,17 @@ def tensors_named(name: str, part: Projection) -> dict[str, Tensor]:
     return {f"{name}.weight": part.weight} | ({} if part.bias is None else {f"{name}.bias": part.bias})
 
 
-def split_rows(fused: Projection, output: Projection, count: int, layer: str) -> Projections:
-    """Queries, keys and values out of one matrix that stacks them, each with as many heads."""
-    rest = fused.weight.shape[0] - output.weight.shape[1]
-    if rest <= 0 or rest % (2 * count):
+def split_rows(
+    fused: Projection, output: Projection, count: int, layer: str, kv_heads: int | None = None
+) -> Projections:
+    """Queries, keys and values out of one matrix that stacks them; as many key/value heads as heads, or fewer."""
+    shared, rows = kv_heads or count, fused.weight.shape[0]
+    v_rank = output.weight.shape[1] // count
+    rank = (rows - shared * v_rank) // (count + shared)
+    sizes_of = [count * rank, shared * rank, shared * v_rank]
+    if min(rank, v_rank) < 1 or sum(sizes_of) != rows or count * v_rank != output.weight.shape[1]:
         sizes = f"{tuple(fused.weight.shape)} and {tuple(output.weight.shape)}"
         raise SpecError(f"'{layer}': projections of {sizes} do not fit together for {count} heads")
-    sizes_of = [rest // 2, rest // 2, output.weight.shape[1]]
     biases = [None] * 3 if fused.bias is None else list(fused.bias.split(sizes_of))
     made = [Projection(weight, bias) for weight, bias in zip(fused.weight.split(sizes_of), biases, strict=True)]
     return Projections(made[0], made[1], made[2], output)
@@ -293,6 +306,10 @@ def find_number(config: Any, names: Iterable[str]) -> int | None:
                     return part[name]
         level = [value for part in level for value in part.values() if isinstance(value, dict)]
     return None
+
+
+def _flat(rows: Tensor, bias: Tensor | None) -> Projection:
+    return Projection(rows.flatten(0, 1), None if bias is None else bias.flatten())
 
 
 def _bias(part: Projection, heads: int, order: Tensor | None = None) -> Tensor | None:

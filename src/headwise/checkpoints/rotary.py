@@ -1,7 +1,7 @@
 """Rotary frequencies as configurations of transformers write them, new (`rope_parameters`) and old (`rope_theta`).
 
-Known are the kinds `default`, `linear` and `llama3`. Others stretch frequencies by rules of their own: they are read as
-`default`, which changes what is averaged over distances and nothing else.
+Known are the kinds `default`, `linear`, `llama3` and `yarn`. Others stretch frequencies by rules of their own: they are
+read as `default`, which changes what is averaged over distances and nothing else.
 """
 
 import math
@@ -30,7 +30,46 @@ def rope_frequencies(rope: dict[str, Any], rotated: int) -> Tensor:
         return plain / float(rope["factor"])
     if rope.get("rope_type") == "llama3":
         return _llama3(plain, rope)
-    return plain
+    return _yarn(plain, rope) if rope.get("rope_type") == "yarn" and rope.get("factor") else plain
+
+
+def layer_kind(config: dict[str, Any], number: int) -> str:
+    """full_attention or sliding_attention, where a configuration says it for each layer; else nothing."""
+    kinds: list[str] = config.get("layer_types") or []
+    pattern: Any = config.get("sliding_window_pattern")  # how Gemma 3 said it before
+    if not kinds and isinstance(pattern, int) and pattern > 0:
+        return "full_attention" if (number + 1) % pattern == 0 else "sliding_attention"
+    return kinds[number] if number < len(kinds) else ""
+
+
+def attention_factor(rope: dict[str, Any]) -> float:
+    """What YaRN multiplies turned queries and keys by, each."""
+    if rope.get("rope_type") != "yarn" or not rope.get("factor"):
+        return 1.0
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    factor, parts = float(rope["factor"]), [rope.get(name) for name in ("mscale", "mscale_all_dim")]
+
+    def grown(times: float) -> float:
+        return 0.1 * times * math.log(factor) + 1 if factor > 1 else 1.0
+
+    return grown(float(parts[0])) / grown(float(parts[1])) if parts[0] and parts[1] else grown(1.0)
+
+
+def _yarn(plain: Tensor, rope: dict[str, Any]) -> Tensor:
+    """Pairs that turn seldom within the first context are stretched, others stay, with a ramp between them."""
+    context, base, count = float(rope["original_max_position_embeddings"]), float(rope["rope_theta"]), len(plain)
+
+    def pair(turns: float) -> float:
+        return count * math.log(context / (turns * 2 * math.pi)) / math.log(base)
+
+    low, high = pair(float(rope.get("beta_fast") or 32)), pair(float(rope.get("beta_slow") or 1))
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0.0), min(high, 2 * count - 1.0)
+    ramp = (torch.arange(count, dtype=torch.float64) - low) / ((high - low) or 0.001)
+    stretched = ramp.clamp(0, 1)
+    return plain * (1 - stretched + stretched / float(rope["factor"]))
 
 
 def _llama3(plain: Tensor, rope: dict[str, Any]) -> Tensor:

@@ -215,9 +215,10 @@ def plan(reader: Reader, keep: float, seen: Seens = None) -> RankPlan:
     """
     if not 0 < keep <= 1:
         raise SpecError(f"--keep is {keep:g}; it is the share of the energy that stays, above 0 and at most 1")
-    shapes, ranks = [], []
+    shapes, ranks, rotary = [], [], False
     for number in reader.numbers():
         heads = reader.heads(number)
+        rotary = rotary or bool(heads.rotated)
         wanted = ranks_for(weighted(heads, seen[number] if seen else None), keep)
         content = min(wanted.content + -wanted.content % reader.step, heads.shape.qk_rank - heads.rotated)
         shapes.append(heads.shape)
@@ -225,7 +226,7 @@ def plan(reader: Reader, keep: float, seen: Seens = None) -> RankPlan:
     if reader.uniform:
         most = LayerRanks(*(max(getattr(one, name) for one in ranks) for name in ("pairs", "content", "values")))
         ranks = [most] * len(ranks)
-    return RankPlan(shapes, ranks, heads.normed, bool(heads.rotated))
+    return RankPlan(shapes, ranks, heads.normed, rotary)
 
 
 def truncate(
@@ -309,8 +310,8 @@ def _tensors(
         cut = cut_to(weighted(heads, seen[number] if seen else None), ranks[number])
         frequencies.append(None if cut.frequencies is None else cut.frequencies.tolist())
         changed = reader.cut(number, cut.padded(heads) if pad else cut)
+        yield from ((name, tensor) for name, tensor in changed.items() if name not in done)  # ALBERT: layers share them
         done |= changed.keys()
-        yield from changed.items()
     for name in reader.weights:
         if name not in done:
             yield name, check_finite(name, reader.weights.stored(name))

@@ -1,7 +1,7 @@
 """The commands about checkpoints: what rank the heads of a trained model use, and smaller copies of it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -104,6 +104,10 @@ def convert(
     params: Annotated[
         str | None, typer.Option(help="Or a share of the parameters, as 70%.", show_default=False)
     ] = None,
+    per_layer: Annotated[
+        bool,
+        typer.Option("--per-layer", help="With --kv: more key/value heads where layers need them; a folder with code."),
+    ] = False,
     loss: Annotated[str | None, typer.Option(help="Or how much the loss may grow, as +1%.", show_default=False)] = None,
     data: Annotated[
         Path | None,
@@ -114,7 +118,10 @@ def convert(
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a llama2.c model.", show_default="none")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="With several --kv: a page of budget against loss.", show_default="none")
+        Path | None,
+        typer.Option(
+            help="A page: heat maps of layers; with several --kv a slider of budget against loss.", show_default="none"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,14 +130,11 @@ def convert(
     from headwise.checkpoints.conversion import read_share
     from headwise.report.conversion import conversion_lines, frontier_lines
 
-    options = {"data": data, "heal": heal, "watch": bar("layers")}
+    options = {"data": data, "heal": heal, "per_layer": per_layer, "watch": bar("layers")}
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
     if len(shares) > 1:
         several = headwise.frontier(checkpoint, shares, out=out, **options)
-        if report is not None:
-            from headwise.charts.grammar import save
-
-            save(several.chart(), report.parent, report.stem)
+        _draw(several, report)
         return show_or_json(several, as_json, frontier_lines)
     done = headwise.convert(
         checkpoint,
@@ -142,4 +146,12 @@ def convert(
         tokenizer=tokenizer,
         **options,
     )
+    _draw(done, report if data is not None else None)
     return show_or_json(done, as_json, conversion_lines)
+
+
+def _draw(done: Any, report: Path | None) -> None:
+    if report is not None:
+        from headwise.charts.grammar import save
+
+        save(done.chart(), report.parent, report.stem)

@@ -15,10 +15,10 @@ def conversion_lines(done: Conversion) -> list[RenderableType]:
         shown = (f"{before:,}", f"{after:,}") if isinstance(before, int) else (f"{before:.2f}", f"{after:.2f}")
         sizes.add_row(row["what"], *shown, percent(after / before - 1))
     lines: list[RenderableType] = [f"[bold]{done.before}[/bold]", f"[bold]{done.after}[/bold]", "", sizes, ""]
-    lines += [*_tried(done), *_losses(done), *_layers(done)]
+    lines += [*_tried(done), *_sensitivity(done), *_losses(done), *_layers(done)]
     if done.dropped:
         lines.append(f"Dropped layers: {', '.join(map(str, done.dropped))}.")
-    lines.append(f"{done.out}: {done.architecture}.from_pretrained loads it; vLLM and SGLang are not tested.")
+    lines.append(f"{done.loading} loads it; vLLM and SGLang are not tested.")
     return lines
 
 
@@ -29,6 +29,21 @@ def _tried(done: Conversion) -> list[RenderableType]:
     for way in done.tried:
         table.add_row(way.shape, f"{way.kv:.0%}", f"{way.loss:.4f}")
     return [table, "[dim]loss on text that none was fitted to, nor the result is measured on[/dim]", ""]
+
+
+def _sensitivity(done: Conversion) -> list[RenderableType]:
+    if not done.sensitivity:
+        return []
+    counts = sorted({one.kv_heads for one in done.sensitivity}, reverse=True)
+    errors = {(one.layer, one.kv_heads): one.error for one in done.sensitivity}
+    table = _table("layer", *(f"{count} key/value heads" for count in counts))
+    for layer in sorted({one.layer for one in done.sensitivity}):
+        table.add_row(str(layer), *(f"{errors[layer, count]:.2%}" for count in counts))
+    return [
+        table,
+        "[dim]|new - old|² / |old|² of the last hidden states where one layer alone has so many, before any fit[/dim]",
+        "",
+    ]
 
 
 def _losses(done: Conversion) -> list[RenderableType]:

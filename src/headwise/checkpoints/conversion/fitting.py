@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints.conversion.native import Target, fill_attention
-from headwise.checkpoints.heads import AttentionHeads
+from headwise.checkpoints.reader import ProjectionReader
 from headwise.checkpoints.seen import Seen, Watch
 
 STEPS, RATE, BATCH = 150, 0.02, 8  # the rate is relative to a weight's own size
@@ -28,17 +28,17 @@ class FittedLayer:
     fitted: float
 
 
-def convert_blind(model: Any, made: Any, heads: list[AttentionHeads], target: Target) -> None:
+def convert_blind(model: Any, made: Any, reader: ProjectionReader, target: Target) -> None:
     """From the weights alone."""
     for new, number in enumerate(target.layers):
         old = model.base_model.layers[number].self_attn
-        fill_attention(made.base_model.layers[new].self_attn, old, heads[number], target.attention, None)
+        fill_attention(made.base_model.layers[new].self_attn, old, reader, number, target.shapes[new], None)
 
 
 def convert_fitted(
     model: Any,
     made: Any,
-    heads: list[AttentionHeads],
+    reader: ProjectionReader,
     target: Target,
     blocks: Tensor,
     steps: int = STEPS,
@@ -55,7 +55,7 @@ def convert_fitted(
             continue
         layer, options = made.base_model.layers[where[number]], new_given[where[number]]
         old = old_layers[number].self_attn
-        fill_attention(layer.self_attn, old, heads[number], target.attention, _seen(seen))
+        fill_attention(layer.self_attn, old, reader, number, target.shapes[where[number]], _seen(seen))
         inputs, _, _ = _through(layer, new_hidden, options)
         layers.append(_fit(number, layer.self_attn, inputs, outputs, options, steps))
         _, _, new_hidden = _through(layer, new_hidden, options)

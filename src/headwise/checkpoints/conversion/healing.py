@@ -1,12 +1,13 @@
 """Healing: a converted model trained for a while to say what the original says, on the same text.
 
-The loss is the divergence between the two models' predictions at every token, so the original is the teacher. All
-weights are trained; the learning rate falls to 0 over the time that was given. What there is is saved as it goes on:
-the same command continues where it stopped.
+The loss is the divergence between the two models' predictions at every token, so the original is the teacher, and how
+far the hidden states after each layer are from those of the layer it comes from. All weights are trained; the learning
+rate falls to 0 over the time that was given. What there is is saved as it goes on: the same command continues where it
+stopped.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,12 @@ def heal(
     folder: Path,
     progress: Callable[[float, float], None] | None = None,
     steps: int | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Healed:
-    """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included."""
+    """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included.
+
+    `layers` are those of the teacher that the model's come from; all of them where it has as many.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
     done, spent = _resume(model, optimizer, folder / STATE)
     model.train()
@@ -49,7 +54,7 @@ def heal(
             share = spent / seconds if steps is None else done / steps
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (done + 1) / WARM_UP) * (1 - share)
-            _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))])
+            _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
             done, spent = done + 1, begun + time.monotonic() - started
             if time.monotonic() - saved > SAVE_SECONDS:
                 _save(model, optimizer, done, spent, folder / STATE)
@@ -63,15 +68,26 @@ def heal(
     return Healed(done, spent, done * min(BATCH, len(blocks)) * blocks.shape[1])
 
 
-def _step(teacher: Any, model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor) -> None:
+def _step(
+    teacher: Any, model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, layers: Sequence[int] | None = None
+) -> None:
     with torch.no_grad():
-        expected = teacher(tokens, use_cache=False).logits.float().log_softmax(-1).flatten(0, 1)
-    logits = model(tokens, use_cache=False).logits.float().log_softmax(-1).flatten(0, 1)
-    loss = F.kl_div(logits, expected, log_target=True, reduction="batchmean")
+        expected = teacher(tokens, use_cache=False, output_hidden_states=True)
+    output = model(tokens, use_cache=False, output_hidden_states=True)
+    logits = [one.logits.float().log_softmax(-1).flatten(0, 1) for one in (output, expected)]
+    loss = F.kl_div(logits[0], logits[1], log_target=True, reduction="batchmean")
+    kept = range(len(expected.hidden_states) - 1) if layers is None else layers
+    gaps = [_gap(a, expected.hidden_states[i + 1]) for a, i in zip(output.hidden_states[1:], kept, strict=True)]
+    loss = loss + torch.stack(gaps).mean()
     optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+
+
+def _gap(actual: Tensor, expected: Tensor) -> Tensor:
+    """|actual - expected|² / |expected|²."""
+    return (actual - expected).float().square().mean() / expected.float().square().mean().clamp(min=1e-24)
 
 
 def _rows(step: int, count: int) -> Tensor:

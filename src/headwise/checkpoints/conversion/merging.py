@@ -6,6 +6,8 @@ Keys. A rotated pair of rows is one complex row, and a frequency turns it by a p
 the best of rank 1 for each frequency: what |q̄ k|² summed over their queries loses least, averaged over distances.
 Phases and sizes that differ from head to head go into the queries, so heads are aligned before they are joined.
 
+What does not turn (a part of each head, or whole layers) has no phase: its keys share the best subspace that is read.
+
 Values. Heads that share values share the best subspace of O V, all of their outputs together.
 
 A latent. The rotary key that all heads share is such a key, at the frequencies that the smaller part has. The other
@@ -62,18 +64,29 @@ def choose_groups(heads: AttentionHeads, count: int, seen: Seen | None) -> Group
 
 def _merge_losses(heads: AttentionHeads) -> Tensor:
     """(G, G): the share of the energy of keys and of values that two heads lose by sharing."""
-    old = len(heads.key)
-    keys, factors = _key_parts(heads), _value_parts(heads)
-    totals = keys.abs().square().sum((1, 2)), factors.square().sum((1, 2))
+    old, parts = len(heads.key), (_content_parts(heads), _value_parts(heads))
+    keys = _key_parts(heads)
+    totals = keys.abs().square().sum((1, 2)) + parts[0].square().sum((1, 2)), parts[1].square().sum((1, 2))
     losses = torch.zeros(old, old, dtype=torch.float64)
     for a in range(old):
         for b in range(a + 1, old):
-            pair = torch.linalg.svdvals(keys[[a, b]].movedim(0, 1))
-            shared = torch.linalg.svdvals(factors[[a, b]].flatten(0, 1))
-            lost = pair[:, 1:].square().sum() / (totals[0][a] + totals[0][b])
-            lost = lost + shared[factors.shape[1] :].square().sum() / (totals[1][a] + totals[1][b])
+            turned = torch.linalg.svdvals(keys[[a, b]].movedim(0, 1))[:, 1:].square().sum()
+            still, values = (
+                torch.linalg.svdvals(part[[a, b]].flatten(0, 1))[part.shape[1] :].square().sum() for part in parts
+            )
+            lost = (turned + still) / (totals[0][a] + totals[0][b]) + values / (totals[1][a] + totals[1][b])
             losses[a, b] = losses[b, a] = lost
     return losses
+
+
+def _content_parts(heads: AttentionHeads) -> Tensor:
+    """(G, n, W): what does not turn of keys, times the root of what reads it."""
+    return _query_roots(heads) @ heads.key.double()[:, heads.rotated :]
+
+
+def _query_roots(heads: AttentionHeads) -> Tensor:
+    query = heads.query.double()[:, heads.rotated :]
+    return _root((query @ query.mT).unflatten(0, (len(heads.key), -1)).sum(1))
 
 
 def _complex(rows: Tensor, rotated: int) -> Tensor:
@@ -117,16 +130,22 @@ def _root(moment: Tensor) -> Tensor:
 
 
 def merge(
-    heads: AttentionHeads, groups: Groups, pairs: Tensor, v_rank: int, seen: Seen | None
+    heads: AttentionHeads, groups: Groups, pairs: Tensor, rank: int, v_rank: int, seen: Seen | None
 ) -> tuple[AttentionHeads, Tensor]:
-    """Heads with a key/value head for each group, turning at these of the old frequencies, values of this rank.
+    """Heads with a key/value head for each group, turning at these of the old frequencies, of these ranks.
 
     Query heads are put in the order of their groups; the second result is which old head each is.
     """
     each = heads.shape.group
     order = torch.tensor([g * each + i for group in groups for g in group for i in range(each)])
     measured = weighted(heads, seen)
-    query, key, query_bias, key_bias = _merged_keys(heads, measured, groups, pairs)
+    turned = _merged_keys(heads, measured, groups, pairs)
+    still = _merged_content(heads, measured, groups, rank - 2 * len(pairs))
+    query, key, query_bias, key_bias = (
+        None if a is None or b is None else torch.cat([a, b], dim=1) for a, b in zip(turned, still, strict=True)
+    )
+    assert query is not None
+    assert key is not None
     value, output, value_bias = _merged_values(heads, measured, groups, v_rank)
     return (
         replace(
@@ -139,8 +158,43 @@ def merge(
             key_bias=None if key_bias is None else key_bias.to(heads.key.dtype),
             value_bias=None if value_bias is None else value_bias.to(heads.value.dtype),
             frequencies=None if heads.frequencies is None else heads.frequencies[: len(groups), pairs],
+            sinks=None if heads.sinks is None else heads.sinks[order],
         ),
         order,
+    )
+
+
+def _merged_content(
+    heads: AttentionHeads, measured: AttentionHeads, groups: Groups, rank: int
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What does not turn, in this many dimensions."""
+    each, rotated = heads.shape.group, heads.rotated
+    rows: list[Tensor | None] = [heads.query, heads.key, heads.query_bias, heads.key_bias]
+    query, key, query_bias, key_bias = (None if one is None else one.double()[:, rotated:] for one in rows)
+    assert query is not None
+    assert key is not None
+    if max(map(len, groups)) == 1 and rank == query.shape[1]:
+        return query, key, query_bias, key_bias
+    roots, parts = _query_roots(measured), _content_parts(measured)
+    queries, biases = query.new_zeros(len(query), rank, query.shape[2]), query.new_zeros(len(query), rank)
+    keys, key_biases = [], []
+    for group in groups:
+        left = torch.linalg.svd(parts[group].flatten(0, 1), full_matrices=False).U[:, :rank]
+        left = left.unflatten(0, (len(group), -1))
+        down, back = left.mT @ roots[group], torch.linalg.pinv(roots[group], rtol=1e-10) @ left  # (n, r, R), (n, R, r)
+        keys.append((down @ key[group]).sum(0))
+        if key_bias is not None:
+            key_biases.append((down @ key_bias[group][..., None]).sum(0)[..., 0])
+        for i, g in enumerate(group):
+            rows_of = slice(g * each, (g + 1) * each)
+            queries[rows_of] = back[i].mT @ query[rows_of]
+            if query_bias is not None:
+                biases[rows_of] = (back[i].mT @ query_bias[rows_of][..., None])[..., 0]
+    return (
+        queries,
+        torch.stack(keys),
+        None if query_bias is None else biases,
+        None if key_bias is None else torch.stack(key_biases),
     )
 
 

@@ -5,7 +5,7 @@ without experts, which has an RMS norm on the latent, one rotary key for all hea
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,12 @@ from torch import Tensor
 
 from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge, to_latent
 from headwise.checkpoints.heads import AttentionHeads
+from headwise.checkpoints.reader import ProjectionReader
 from headwise.checkpoints.seen import Seen
+from headwise.checkpoints.swap.carry import Carried
+from headwise.checkpoints.swap.hugging_face import places
+from headwise.checkpoints.swap.layer import fill_layer
+from headwise.checkpoints.swap.saved import remember
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
@@ -30,15 +35,20 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Target:
-    """The attention that every layer shall have, and which layers stay."""
+    """The attention that every layer shall have, and which layers stay; or what each of them shall have."""
 
     attention: AttentionShape
     layers: tuple[int, ...]
+    each: tuple[AttentionShape, ...] = ()
+
+    @property
+    def shapes(self) -> tuple[AttentionShape, ...]:
+        return self.each or (self.attention,) * len(self.layers)
 
     @property
     def cached(self) -> int:
         """Numbers of the cache for one token."""
-        return self.attention.cached_per_token * len(self.layers)
+        return sum(shape.cached_per_token for shape in self.shapes)
 
 
 def read_target(text: str, old: AttentionShape, depth: int) -> tuple[AttentionShape, int]:
@@ -85,7 +95,13 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         raise SpecError(f"--to '{text}': change heads and key/value heads one after the other")
     if heads == old.heads and old.kv_heads % kv_heads:
         raise SpecError(f"--to '{text}': {old.kv_heads} key/value heads cannot be joined in {kv_heads} equal groups")
-    return AttentionShape(**sizes | {"heads": heads, "qk_rank": rank, "v_rank": rank}, kv_heads=kv_heads)
+    sizes |= {"heads": heads, "qk_rank": rank, "v_rank": rank, "kv_heads": kv_heads}
+    if old.rope_rank == old.qk_rank:
+        return AttentionShape(**sizes)
+    turning = old.rope_rank * rank // old.qk_rank  # the configuration says which share of a head turns
+    if turning % 2 or turning * old.qk_rank != old.rope_rank * rank:
+        raise SpecError(f"--to '{text}': {old.rope_rank} of {old.qk_rank} dimensions turn, of {rank} no even number")
+    return AttentionShape(**sizes, rope_rank=turning)
 
 
 def rotary_part(rank: int) -> int:
@@ -98,6 +114,8 @@ def rotary_part(rank: int) -> int:
 
 def new_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
     """The model of the target's sizes with everything but attention taken over."""
+    if target.each:
+        return with_code(model, target)
     made = _latent_model(model, target, heads) if target.attention.kv_latent else _same_family(model, target)
     state, old = made.state_dict(), model.state_dict()
     for name, tensor in state.items():
@@ -182,38 +200,91 @@ def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
 
 
 @torch.no_grad()
-def fill_attention(attention: Any, old: Any, heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> None:
+def fill_attention(
+    attention: Any, old: Any, reader: ProjectionReader, number: int, shape: AttentionShape, seen: Seen | None
+) -> None:
     """Give a layer's new attention the old heads in its sizes; `old` is the module they come from."""
-    if shape != heads.shape and heads.rotated != heads.shape.qk_rank:
-        raise SpecError("heads are joined and cut by their frequencies, and in this model some layers do not turn")
+    heads = reader.heads(number)
     if shape.kv_latent:
+        if heads.rotated != heads.shape.qk_rank:
+            raise SpecError("a latent is fitted to heads that turn as a whole, and in this model some do not")
         return _fill_latent(attention, _without_norms(heads, seen), shape, seen)
     if shape == heads.shape:
         attention.load_state_dict(old.state_dict())
         return None
-    kept = _strongest(heads, shape, seen)
-    pairs = even_pairs_of(heads.rotated // 2, shape.qk_rank // 2)
-    new, _ = merge(kept, choose_groups(kept, shape.kv_heads, seen), pairs, shape.v_rank, seen)
+    new, pairs = smaller(heads, shape, seen)
+    if hasattr(attention, "headwise"):
+        return fill_layer(attention.headwise, new)
     factor = old.scaling / attention.scaling
-    parts = {
-        "q_proj": (new.query, new.query_bias),
-        "k_proj": (new.key, new.key_bias),
-        "v_proj": (new.value, new.value_bias),
-    }
-    for name, (rows, bias) in parts.items():
-        linear, times = getattr(attention, name), factor if name == "q_proj" and not heads.normed else 1.0
-        linear.weight.copy_(rows.flatten(0, 1) * times)
-        if linear.bias is not None and bias is not None:
-            linear.bias.copy_(bias.flatten() * times)
-    attention.o_proj.weight.copy_(new.output.movedim(0, 1).flatten(1))
-    if attention.o_proj.bias is not None:
-        attention.o_proj.bias.copy_(old.o_proj.bias)
+    within = f"{reader.layers[number]}self_attn."
+    own = dict(attention.named_parameters())
+    for name, tensor in reader.written(number, new, 1.0 if heads.normed else factor).items():
+        own[name.removeprefix(within)].copy_(tensor)
+    if new.sinks is not None:
+        attention.sinks.copy_(new.sinks)
+    _fill_norms(attention, old, heads, new, pairs, factor, seen)
+    return None
+
+
+def smaller(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> tuple[AttentionHeads, Tensor]:
+    """The heads in the sizes of the shape, and which pairs of rows still turn."""
+    kept = _strongest(_absorbed(heads), shape, seen)
+    rank = heads.shape.qk_rank
+    turning = heads.rotated * shape.qk_rank // rank
+    if kept.normed and heads.rotated != rank:
+        raise SpecError("heads behind a norm are joined by their frequencies, and in this model some do not turn")
+    pairs = even_pairs_of(heads.rotated // 2, turning // 2)
+    new, _ = merge(kept, choose_groups(kept, shape.kv_heads, seen), pairs, shape.qk_rank, shape.v_rank, seen)
+    return new, pairs
+
+
+def _absorbed(heads: AttentionHeads) -> AttentionHeads:
+    """A norm over all heads at once has a weight for every row: the rows as large as it makes them."""
+    if heads.query_scale is None or heads.key_scale is None or heads.query_scale.dim() == 1:
+        return heads
+    query, key = heads.query * heads.query_scale[..., None], heads.key * heads.key_scale[..., None]
+    return replace(heads, query=query, key=key, query_scale=None, key_scale=None)
+
+
+def _fill_norms(
+    attention: Any,
+    old: Any,
+    heads: AttentionHeads,
+    new: AttentionHeads,
+    pairs: Tensor,
+    factor: float,
+    seen: Seen | None,
+) -> None:
+    """Norms of each head keep the weights of the rows that stay; one over all heads keeps the size of what it gives."""
+    if heads.query_scale is None:
+        return
     rows = torch.cat([pairs, pairs + heads.rotated // 2])
-    for name in ("q_norm", "k_norm"):
-        if hasattr(attention, name):
-            getattr(attention, name).weight.copy_(
-                getattr(old, name).weight[rows] * (factor if name == "q_norm" else 1.0)
-            )
+    second = torch.eye(heads.shape.width, dtype=torch.float64) if seen is None else seen.second
+
+    def size(one: Tensor) -> float:
+        flat = one.double().flatten(0, 1)
+        return float(((flat @ second) * flat).sum() / len(flat)) ** 0.5
+
+    for name, was, now in (("q_norm", heads.query, new.query), ("k_norm", heads.key, new.key)):
+        times, weight = factor if name == "q_norm" else 1.0, getattr(attention, name).weight
+        if heads.query_scale.dim() == 1:
+            weight.copy_(getattr(old, name).weight[rows] * times)
+        else:
+            weight.fill_(times * size(now) / max(size(was), 1e-24))
+
+
+def with_code(model: Any, target: Target) -> Any:
+    """The same model with attention of headwise in every layer that shall have another shape."""
+    made = copy.deepcopy(model)
+    found = places(made)
+    for place, shape in zip(found, target.each, strict=True):
+        if shape != place.heads.shape:
+            pairs = even_pairs_of(place.heads.rotated // 2, shape.rotated // 2).expand(shape.kv_heads, -1)
+            new, _ = smaller(place.heads, shape, None)
+            carried = Carried(new, pairs if place.heads.rotated else None, 1.0, new.value)
+            place.put(place.build(shape, carried), carried)
+    remember(made)
+    return made.eval()
 
 
 def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> AttentionHeads:
@@ -234,9 +305,7 @@ def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) 
     shared = {name: getattr(heads, name) for name in ("key", "value", "key_bias", "value_bias", "frequencies")}
     rows: dict[str, Any] = {name: None if one is None else one[chosen] for name, one in new.items()}
     rows |= {name: None if one is None else one[groups] for name, one in shared.items()}
-    return AttentionHeads(
-        **rows, output_bias=heads.output_bias, query_scale=heads.query_scale, key_scale=heads.key_scale
-    )
+    return replace(heads, **rows, sinks=None if heads.sinks is None else heads.sinks[chosen])
 
 
 def _without_norms(heads: AttentionHeads, seen: Seen | None) -> AttentionHeads:

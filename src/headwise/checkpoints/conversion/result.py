@@ -4,9 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.fitting import FittedLayer
 from headwise.checkpoints.conversion.healing import Healed
 from headwise.checkpoints.conversion.text import Change
+from headwise.checkpoints.swap.saved import PREFIX
 from headwise.shown import Shown
 
 
@@ -42,6 +44,16 @@ class Conversion(Shown):
     layers: tuple[FittedLayer, ...] = ()
     dropped: tuple[int, ...] = ()
     tried: tuple[Tried, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()  # with --per-layer
+
+    @property
+    def loading(self) -> str:
+        """The call that loads the folder, and whether it is the family's own."""
+        if not self.architecture.startswith(PREFIX):
+            return f"{self.architecture}.from_pretrained('{self.out}')"
+        return (
+            f"AutoModelForCausalLM.from_pretrained('{self.out}', trust_remote_code=True), whose code imports headwise,"
+        )
 
     @property
     def kv(self) -> float:
@@ -68,7 +80,13 @@ class Conversion(Shown):
         text = f"{self.before} to {self.after}: {self.kv:.0%} of the KV cache"
         if self.final is not None:
             text += f", loss {self.final.change:+.2%} [{self.final.low:+.2%}, {self.final.high:+.2%}]"
-        return f"{text}; {self.architecture}.from_pretrained('{self.out}') loads it"
+        return f"{text}; {self.loading} loads it"
+
+    def chart(self) -> Any:
+        """Heat maps: the error of every layer, worked out and fitted, and what it was measured to need."""
+        from headwise.checkpoints.conversion.page import layer_charts
+
+        return layer_charts((self,))
 
     def card(self) -> str:
         """The text of README.md."""
@@ -96,9 +114,8 @@ class Conversion(Shown):
             lines += ["", "Converted from the weights alone, without text: its loss was not measured."]
         lines += [
             "",
-            f"Load it: `{self.architecture}.from_pretrained(FOLDER)`. Tested with transformers; vLLM and SGLang ",
+            f"{self.loading} loads it. Tested with transformers; vLLM and SGLang are not tested.",
         ]
-        lines[-1] += "are not tested."
         return "\n".join(lines) + "\n"
 
 
@@ -127,24 +144,7 @@ class Frontier(Shown):
         return f"{self.conversions[0].before} at {len(self.conversions)} budgets of the KV cache"
 
     def chart(self) -> Any:
-        """Budget against the change of the loss, converted and healed, with intervals."""
-        import altair as alt
+        """Budget against the change of the loss, with a slider, over heat maps of what each layer lost."""
+        from headwise.checkpoints.conversion.page import frontier_chart
 
-        import headwise.charts.grammar  # noqa: F401, the theme
-
-        points = [
-            {"kv": row["kv"], "loss": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "which": name}
-            | {"shape": row["shape"]}
-            for row in self.records()
-            for name in ("converted", "healed")
-            if row[name] is not None
-        ]
-        base = alt.Chart(alt.Data(values=points)).encode(
-            x=alt.X("kv:Q", title="KV cache, of the original's").axis(format="%"),
-            color=alt.Color("which:N", title=None),
-        )
-        loss = alt.Y("loss:Q", title="change of the loss on held-out text").axis(format="+%")
-        shown = ["shape:N", "which:N", alt.Tooltip("loss:Q", format="+.2%")]
-        lines = base.mark_line(point=True).encode(y=loss, tooltip=shown)
-        bars = base.mark_rule().encode(y="low:Q", y2="high:Q")
-        return (bars + lines).properties(title=self.headline, width=480, height=300)
+        return frontier_chart(self)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.reader import SeparateReader, activation_of, known_of, stated
-from headwise.checkpoints.rotary import rope_frequencies, settings
+from headwise.checkpoints.rotary import attention_factor, layer_kind, rope_frequencies, settings
 from headwise.known import Experts, Known
 from headwise.options import preset
 from headwise.shape import AttentionShape
@@ -76,7 +76,7 @@ class LlamaReader(SeparateReader):
         turning: list[int] = self.config.get("no_rope_layers") or []  # SmolLM3: 0 where nothing turns
         if number < len(turning) and not turning[number]:
             return None
-        return rope_frequencies(settings(self.config, self._kind(number)), rank)
+        return rope_frequencies(settings(self.config, layer_kind(self.config, number)), rank)
 
     def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
         names = [f"{layer}self_attn.{which}_norm.weight" for which in "qk"]
@@ -86,17 +86,11 @@ class LlamaReader(SeparateReader):
         return (1 + query, 1 + key) if self.config.get("model_type") in _GEMMA else (query, key)
 
     def scale(self, rank: int) -> float:
+        turned = attention_factor(settings(self.config)) ** 2
         if self.config.get("attention_multiplier"):  # Granite
-            return float(self.config["attention_multiplier"])
+            return float(self.config["attention_multiplier"]) * turned
         fixed = self.config.get("query_pre_attn_scalar")  # Gemma 2 and 3 state the scale apart from the rank
-        return float(fixed or rank) ** -0.5
-
-    def _kind(self, number: int) -> str:
-        kinds: list[str] = self.config.get("layer_types") or []
-        pattern: Any = self.config.get("sliding_window_pattern")  # how Gemma 3 said it before
-        if not kinds and isinstance(pattern, int) and pattern > 0:
-            return "full_attention" if (number + 1) % pattern == 0 else "sliding_attention"
-        return kinds[number] if number < len(kinds) else ""
+        return float(fixed or rank) ** -0.5 * turned
 
 
 def _windows(config: dict[str, Any], depth: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ new directions to learn in; `swap` gives what it did and the error of every laye
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     return Swap(tuple(layers), "random tokens" if data is None else "the data given", left)
 
 
-def _find(model: nn.Module) -> list[AttentionPlace]:
+def _find(model: nn.Module) -> Sequence[AttentionPlace]:
     if any(isinstance(module, HostAttention) for module in model.modules()):
         raise SpecError("attention in this model has been swapped before: swap once, from the model as it was")
     for host in HOSTS:
@@ -178,7 +178,7 @@ def _gap(measured: Tensor, expected: Tensor) -> float:
     return float((measured - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
 
 
-def _watch(places: list[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
+def _watch(places: Sequence[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
     """Run the model and keep what every layer sees."""
     watches = [Watch(place.heads.shape.width, TOKENS) for place in places]
     hooks = [

@@ -5,6 +5,7 @@ whatever that is, so `generate` works as before. A causal model stays causal: a 
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.checkpoints import all_readers
+from headwise.checkpoints.rotary import layer_kind
 from headwise.checkpoints.swap.carry import Carried
 from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMemory, by_name, factory_of
 from headwise.layers.cache import KVCache
@@ -23,7 +25,7 @@ from headwise.spec import SpecError
 class Form:
     """One way in which layers of a reader's family hold attention."""
 
-    family: str
+    families: tuple[str, ...]
     place: str  # of the module in a layer
     projections: tuple[str, ...]  # what the module projects with
     classes: tuple[str, ...]  # known to have that form
@@ -31,20 +33,34 @@ class Form:
 
 
 _FOUR = ("q_proj", "k_proj", "v_proj", "o_proj")
+_OUT = (*_FOUR[:3], "out_proj")
 _BERTS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra")
+_LLAMAS = (
+    *("Llama", "Mistral", "Qwen2", "Qwen3", "Granite", "SmolLM3", "Starcoder2", "Mixtral", "Qwen2Moe", "Qwen3Moe"),
+    *("Gemma", "Olmo"),
+)
 FORMS = (
-    Form("llama", "self_attn", _FOUR, tuple(f"{name}Attention" for name in ("Llama", "Mistral", "Qwen2", "Qwen3"))),
-    Form("nanochat", "self_attn", _FOUR, ("NanoChatAttention",)),
-    Form("gpt2", "attn", ("c_attn", "c_proj"), ("GPT2Attention",)),
+    Form(("llama", "olmo"), "self_attn", _FOUR, tuple(f"{name}Attention" for name in _LLAMAS)),
+    Form(("phi3",), "self_attn", ("qkv_proj", "o_proj"), ("Phi3Attention",)),
+    Form(("nanochat",), "self_attn", _FOUR, ("NanoChatAttention",)),
+    Form(("gpt2",), "attn", ("c_attn", "c_proj"), ("GPT2Attention",)),
     Form(
-        "bert",
+        ("bert",),
         "attention.self",
         ("query", "key", "value"),
         tuple(f"{name}SelfAttention" for name in _BERTS),
         outside="attention.output",
     ),
-    Form("bert", "attention", ("q_lin", "k_lin", "v_lin", "out_lin"), ("DistilBertSelfAttention",)),
-    Form("vit", "attention", _FOUR, ("ViTAttention",)),
+    Form(("bert",), "attention", ("q_lin", "k_lin", "v_lin", "out_lin"), ("DistilBertSelfAttention",)),
+    Form(("vit",), "attention", _FOUR, ("ViTAttention",)),
+    Form(
+        ("opt", "whisper", "clip", "clip_text_model", "clip_vision_model"),
+        "self_attn",
+        _OUT,
+        ("OPTAttention", "WhisperAttention", "CLIPAttention"),
+    ),
+    Form(("siglip", "siglip_text_model", "siglip_vision_model"), "self_attn", _OUT, ("SiglipAttention",)),
+    Form(("modernbert",), "attn", ("Wqkv", "Wo"), ("ModernBertAttention",)),
 )
 SERVED = "transformers' " + ", ".join(
     name.removesuffix("SelfAttention").removesuffix("Attention") for form in FORMS for name in form.classes
@@ -52,21 +68,25 @@ SERVED = "transformers' " + ", ".join(
 IMPLEMENTATIONS = ("eager", "sdpa")
 
 
-def places(model: nn.Module) -> list[AttentionPlace]:
+def places(model: nn.Module) -> Sequence[AttentionPlace]:
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return []
     weights = InMemory(model, config.to_dict())
     kind = next((one for one in all_readers().values() if one.matches(weights.config, weights)), None)
-    forms = [form for form in FORMS if kind is not None and form.family == kind.family]
-    if kind is None or not forms:
+    if kind is None:
         return []
     reader = kind(weights)
-    attentions: list[AttentionPlace] = []
+    forms = [form for form in FORMS if reader.family in form.families]
+    if not forms:
+        return []
+    attentions: list[_HuggingFacePlace] = []
     for number, layer in enumerate(reader.layers):
         form, module = _form(model, layer, forms)
         _check_masks(module.config)
-        attentions.append(_place(model, layer, module, reader.heads(number), form))
+        causal = getattr(module, "is_causal", False) or reader.is_causal(number)
+        attentions.append(_place(model, layer, module, reader.heads(number), form, causal))
+        attentions[-1].kind = layer_kind(reader.config, number)
     return attentions
 
 
@@ -90,18 +110,18 @@ def _check_masks(config: Any) -> None:
         )
 
 
-def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form) -> "_HuggingFacePlace":
+def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form, causal: bool) -> "_HuggingFacePlace":
     norm = getattr(module, "q_norm", None)
-    dropout = getattr(module, "attention_dropout", None)
-    if dropout is None:
-        dropout = (module.attn_dropout if hasattr(module, "attn_dropout") else module.dropout).p
+    names = ("attention_dropout", "attn_dropout", "dropout")
+    dropout: Any = next(getattr(module, name) for name in names if hasattr(module, name))
+    scaling = getattr(module, "scaling", None) or getattr(module, "scale", None) or heads.shape.qk_rank**-0.5
     return _HuggingFacePlace(
         layer + form.place,
         module,
         heads,
-        causal=module.is_causal,
-        dropout=dropout,
-        temperature=module.scaling * heads.shape.qk_rank**0.5,
+        causal=causal,
+        dropout=getattr(dropout, "p", dropout),
+        temperature=scaling * heads.shape.qk_rank**0.5,
         norm_eps=None if norm is None else getattr(norm, "variance_epsilon", getattr(norm, "eps", None)),
         plain_norm=norm is not None and not list(norm.parameters()),
         latent_eps=getattr(module.config, "rms_norm_eps", 1e-6),
@@ -117,6 +137,7 @@ class _HuggingFacePlace(AttentionPlace):
     form: Form = FORMS[0]
     outside: Any = None  # what holds the output projection, where the module does not
     turns: Any = None  # the model's own rotary tables
+    kind: str = ""  # of the layer, where tables differ
 
     def table(self, x: Tensor) -> Tensor | None:
         if self.turns is None or self.heads.frequencies is None:
@@ -124,7 +145,8 @@ class _HuggingFacePlace(AttentionPlace):
         return torch.stack([part[..., : part.shape[-1] // 2] for part in self._turned(x)])
 
     def _turned(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = self.turns(x, torch.arange(x.shape[1], device=x.device)[None])
+        kinds = {"layer_type": self.kind} if "layer_type" in by_name(self.turns, 0) else {}
+        cos, sin = self.turns(x, torch.arange(x.shape[1], device=x.device)[None], **kinds)
         return cos, sin
 
     def original(self, x: Tensor, extra: Tensor | None) -> Tensor:

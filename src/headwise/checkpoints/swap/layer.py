@@ -131,9 +131,11 @@ def fill_layer(layer: Attention, heads: AttentionHeads) -> None:
     """Give the layer these heads."""
     layer.input.weight.copy_(torch.cat([rows.flatten(0, 1) for rows in (heads.query, heads.key, heads.value)]))
     layer.output.weight.copy_(heads.output.movedim(0, 1).flatten(1))
-    biases = [bias.flatten() for bias in (heads.query_bias, heads.key_bias, heads.value_bias) if bias is not None]
-    if biases:
-        layer.input.bias.copy_(torch.cat(biases))
+    biases = [(heads.query, heads.query_bias), (heads.key, heads.key_bias), (heads.value, heads.value_bias)]
+    if heads.query_bias is not None:  # Whisper's keys have none, which is one of 0
+        layer.input.bias.copy_(
+            torch.cat([(rows.new_zeros(rows.shape[:2]) if one is None else one).flatten() for rows, one in biases])
+        )
     if heads.output_bias is not None:
         layer.output.bias.copy_(heads.output_bias)
     norms = ((layer.query_norm, heads.query_scale), (layer.key_norm, heads.key_scale))
