@@ -30,7 +30,7 @@ def main() -> None:
     ledger: hw.Ledger = hw.claims("Q", results="results/")
     ids: list[str] = [judgement.claim.id for judgement in ledger]
     best: str = hw.suggest("gpt2", "memory").headline
-    loss: float | None = hw.predict("w48-h3-L2", 150).loss
+    loss: float | None = hw.predict("w192-h4-L6").loss
     trained: hw.Trained = hw.train(task="recall", steps=10, learning_rate=[0.001, 0.01])
     again: hw.Trained = hw.train(trained.run)
     error: float = again.metrics["error"]
@@ -127,8 +127,10 @@ def test_suggestions_and_predictions(tmp_path):
     store = tmp_path / "runs.db"
     words = ("--base", "gpt2", "--goal", "memory", "--store", str(store))
     looks_right(hw.suggest("gpt2", "memory", store=store), as_json("suggest", *words))
-    with pytest.raises(hw.SpecError, match="no runs here that a law could be fitted to"):
-        hw.predict("w48-h3-L2", 150, store=store)
+    predicted = hw.predict("w192-h4-L6", store=store)
+    looks_right(predicted, as_json("predict", "w192-h4-L6", "--store", str(store)))
+    assert predicted.loss is None
+    assert "no judged runs of the ladder" in predicted.headline
 
 
 def test_an_interrupt_raises_and_answers_nothing(tmp_path, monkeypatch):

@@ -1,23 +1,16 @@
 """The law of loss: it finds a law that was put in, its intervals cover what they say, and it knows where it ends."""
 
-import json
 import math
 import random
 
 import numpy as np
 import pytest
-from scipy.stats import linregress, spearmanr
-from typer.testing import CliRunner
+from scipy.stats import spearmanr
 
-from headwise.cli.app import app
-from headwise.comparison.prediction import fit_variant
 from headwise.ledger import law as law_module
-from headwise.ledger.law import FEATURES, SIZE, LossPoint, families_left_out, features, fit, rank_correlation
+from headwise.ledger.law import FEATURES, SIZE, LossPoint, features, fit, rank_correlation
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
-from headwise.store.store import Store
-from headwise.studies import load
-from headwise.training.run import RunResult
 
 SHAPES = [
     f"w{width}-h{heads}-r{rank}-L{depth}-m{mlp}"
@@ -116,14 +109,6 @@ def test_the_law_says_what_lies_outside():
     assert shared == tuple(f"{name}, which the law does not look at" for name in ("v_rank", "kv_heads"))
 
 
-def test_families_are_predicted_without_them():
-    found = families_left_out(made())
-    assert {"width 16", "width 64", "depth 1", "depth 6"} <= set(found)
-    assert max(found.values()) < 0.01
-    bent = [LossPoint(p.shape, p.steps, p.loss * (1.3 if p.shape.width == 64 else 1.0)) for p in made()]
-    assert families_left_out(bent)["width 64"] > 0.1
-
-
 def test_rank_correlation_is_spearmans():
     chance = random.Random(0)
     first, second = [[chance.randrange(8) for _ in range(20)] for _ in range(2)]
@@ -133,74 +118,3 @@ def test_rank_correlation_is_spearmans():
 def test_too_few_shapes_are_refused():
     with pytest.raises(SpecError, match="a law needs runs of 9 shapes or more, not 8"):
         fit(made()[:8])
-
-
-# ---- the command ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Runs of the study in a world that obeys a law, both rates alike."""
-    study, path = load("predict-the-trade"), tmp_path / "made.db"
-    with Store(path) as held:
-        for cell in (*study.trials("laptop"), *study.of("laptop")):
-            run = cell.run
-            if run.seed not in (0, 1000):
-                continue
-            error = truth(run.shape, run.steps)
-            for rate in study.presets["laptop"].rates:
-                one = run.replace(recipe=run.recipe.replace(learning_rate=rate))
-                held.add(one, RunResult(one.key, "done", {"error": error, "validation_error": error}))
-    return path
-
-
-def asked(*words):
-    return CliRunner().invoke(app, ["predict", *words])
-
-
-def test_predict_tells_a_loss_and_its_interval(store):
-    found = json.loads(asked("w48-h3-L2", "--steps", "150", "--store", str(store), "--json").stdout)
-    assert found["loss"] == pytest.approx(truth("w48-h3-L2", 150), rel=0.01)
-    assert found["low"] < found["loss"] < found["high"]
-    assert (found["outside"], found["points"], found["task"]) == ([], 27, "text")
-    assert "Python's standard library, bytes, context 32, batch 32" in found["trained"]
-    larger = asked("w128-h8-L2", "--steps", "150", "--store", str(store)).stdout
-    assert "not to be trusted: parameters 393,216" in larger.replace("\n", " ")
-
-
-def test_no_law_reaches_thirty_times_as_far(store):
-    """There the nearest published comparisons stand in the place of a number."""
-    found = json.loads(asked("gpt2", "--steps", "150", "--store", str(store), "--json").stdout)
-    assert (found["loss"], found["low"], found["high"]) == (None, None, None)
-    assert found["beyond"] > 30
-    assert all(5e7 < row["scale"] < 2e8 for row in found["evidence"])
-    told = asked("gpt2", "--steps", "150", "--store", str(store)).stdout
-    assert "No number" in told
-    assert "bits per byte" not in told
-
-
-def test_a_rung_of_the_ladder_has_its_variants_own_law(store):
-    """With an interval that widens with distance, as scipy's regression has it."""
-    rungs = [(17_408, 3.5), (65_000, 3.2), (140_000, 3.1), (180_000, 3.02)]
-    law = fit_variant("base", rungs)
-    line = linregress(np.log([size for size, _ in rungs]), np.log([loss for _, loss in rungs]))
-    near, far = law.predict(100_000), law.predict(3_000_000)
-    assert near.value == pytest.approx(np.exp(line.intercept + line.slope * np.log(100_000)))
-    around = np.square(np.log([size for size, _ in rungs]) - np.mean(law.sizes)).sum()
-    assert law.spread / np.sqrt(around) == pytest.approx(line.stderr)
-    assert np.log(far.high / far.low) > 1.5 * np.log(near.high / near.low)
-    assert (near.outside, len(far.outside)) == ((), 1)
-    found = json.loads(asked("w48-h3-L3", "--steps", "150", "--store", str(store), "--json").stdout)
-    assert "variant 'base'" in found["law"]
-    assert (
-        "of all shapes"
-        in json.loads(asked("w48-h3-L3", "--steps", "99", "--store", str(store), "--json").stdout)["law"]
-    )
-
-
-def test_predict_says_what_is_missing(tmp_path):
-    nothing = asked("w48-h3-L2", "--steps", "150", "--store", str(tmp_path / "empty.db"))
-    assert "headwise study run predict-the-trade --preset laptop" in str(nothing.exception)
-    assert isinstance(nothing.exception, SpecError)
-    other = asked("w48-h3-L2", "--steps", "150", "--task", "recall", "--store", str(tmp_path / "empty.db"))
-    assert "headwise compare" in str(other.exception)

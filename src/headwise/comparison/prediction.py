@@ -1,19 +1,20 @@
 """What loss a shape is predicted to end at, before it is trained; where no law reaches, what others published instead.
 
-A shape that is a rung of a ladder (one variant at several sizes, trained alike) is predicted by that variant's own law,
+The law is the registered ladder's (`studies/ladder`): each of its variants was trained at several sizes, alike and with
+bytes in proportion to parameters, and has a line of its own,
 
-    log loss = a − b · log parameters,
+    log loss = a + b · log parameters,
 
-by least squares with its covariance: the interval is for a new size, and widens with the distance from the rungs. Any
-other shape is predicted by the fitted law of all shapes (`ledger.law`). Beyond a factor of 30 in parameters from the
-runs no law gives a number. A prediction is of the runs' own data, tokenizer, batch and context, which it names.
+by least squares over sizes weighted by their seeds, with the covariance of a and b: an interval is for one run of a new
+size, and widens with the distance from the rungs. It knows how the rungs scatter around the line, not whether the line
+goes on. There is no number for a shape that is none of the variants, for another number of steps, beyond a factor of
+30 in parameters, and where the store has no judged runs of the ladder.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -22,69 +23,82 @@ from headwise.comparison.evidence.rows import EvidenceRow, published
 from headwise.comparison.evidence.weigh import distance
 from headwise.cost import parameters
 from headwise.known import find
-from headwise.ledger.law import LEAST_POINTS, Law, Prediction, families_left_out, fit
+from headwise.ledger.law import Prediction
+from headwise.ledger.registration import Arm, Registration
+from headwise.ledger.standing import registered_rows
 from headwise.ledger.statistics import LEVEL, t_quantile
-from headwise.ledger.study import study_rows
-from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.shown import Shown
 from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
-from headwise.store.rows import Row, cell
+from headwise.store.rows import Row
 from headwise.store.store import Store
-from headwise.studies.predict_the_trade import LEAST_RUNGS, PRESETS, STUDY, points, rung
+from headwise.studies.ladder import BYTES_PER_PARAMETER, DESKTOP, VARIANTS
 
 FARTHEST = 30.0  # times the largest, or a part of the smallest, model that a law was fitted to
+LEAST_RUNGS = 3  # sizes: a line, and one to have a spread
+SAME_LENGTH = 0.02  # steps that differ by less are those of the ladder
 NEAREST = 5
 ROUNDING = 1e-9
+COMMAND = "headwise study run ladder --preset desktop --data text=books.txt.xz"
 
 
 @dataclass(frozen=True)
+class Rung:
+    """One size of a variant: parameters, the mean of the logarithms of its losses, and how many seeds that is of."""
+
+    parameters: int
+    log_loss: float
+    seeds: int
+
+
+@dataclass(frozen=True, eq=False)
 class VariantLaw:
-    """The law of one variant: a line through its rungs in logarithms, with what its covariance needs."""
+    """The law of one variant: a line through its rungs in logarithms, around `centre`."""
 
     name: str
-    sizes: tuple[float, ...]  # logarithms
-    level: float
-    slope: float
-    spread: float
+    rungs: tuple[Rung, ...]
+    centre: float
+    coefficients: Any  # level at the centre, and slope
+    covariance: Any  # of these two
+    variance: float  # of one run around the line
 
     def predict(self, size: int) -> Prediction:
-        """The loss at a new size."""
-        at, count = math.log(size), len(self.sizes)
-        middle = mean(self.sizes)
-        around = sum((one - middle) ** 2 for one in self.sizes)
-        error = self.spread * math.sqrt(1 + 1 / count + (at - middle) ** 2 / around)
-        half = t_quantile(count - 2, LEVEL) * error
-        value, low, high = (math.exp(self.level + self.slope * (at - middle) + by) for by in (0.0, -half, half))
-        least, most = (math.exp(end) for end in (min(self.sizes), max(self.sizes)))
-        beyond = f"parameters {size:,}, the ladder has {least:,.0f} to {most:,.0f}"
-        within = _beyond(self.sizes, at) <= 1 + ROUNDING
-        return Prediction(value, low, high, () if within else (beyond,))
+        """The loss of one run at a size."""
+        at = np.array([1.0, math.log(size) - self.centre])
+        error = math.sqrt(self.variance + float(at @ self.covariance @ at))
+        half = t_quantile(len(self.rungs) - 2, LEVEL) * error
+        value, low, high = (math.exp(float(at @ self.coefficients) + by) for by in (0.0, -half, half))
+        sizes = [rung.parameters for rung in self.rungs]
+        beyond = f"parameters {size:,}, the ladder has {min(sizes):,} to {max(sizes):,}"
+        return Prediction(value, low, high, () if _beyond(sizes, size) <= 1 + ROUNDING else (beyond,))
 
 
-def fit_variant(name: str, rungs: Sequence[tuple[int, float]]) -> VariantLaw:
-    """From parameters and losses, three sizes or more."""
-    sizes, logs = np.log([size for size, _ in rungs]), np.log([loss for _, loss in rungs])
-    slope = float(((sizes - sizes.mean()) * logs).sum() / np.square(sizes - sizes.mean()).sum())
-    rest = logs - logs.mean() - slope * (sizes - sizes.mean())
-    spread = math.sqrt(float(np.square(rest).sum()) / (len(rungs) - 2))
-    return VariantLaw(name, tuple(map(float, sizes)), float(logs.mean()), slope, spread)
+def fit_variant(name: str, rungs: Sequence[Rung]) -> VariantLaw:
+    """By least squares, three sizes or more; a rung counts as often as it has seeds."""
+    sizes, losses = np.log([one.parameters for one in rungs]), np.array([one.log_loss for one in rungs])
+    weights = np.array([float(one.seeds) for one in rungs])
+    centre = float(weights @ sizes / weights.sum())
+    design = np.column_stack([np.ones(len(rungs)), sizes - centre])
+    inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
+    coefficients = inverse @ design.T @ (weights * losses)
+    variance = float(weights @ np.square(losses - design @ coefficients)) / (len(rungs) - 2)
+    return VariantLaw(name, tuple(rungs), centre, coefficients, variance * inverse, variance)
 
 
 @dataclass(frozen=True)
 class PredictedLoss(Shown):
-    """A predicted final loss with its interval, or the published rows nearest in scale where no law reaches."""
+    """A predicted final loss with its interval; or why there is none, and the published rows nearest in scale."""
 
     shape: str
     task: str
-    steps: int
-    law: str  # which one, and what it was fitted to
-    trained: str  # data, tokenizer, batch and context of the runs
-    prediction: Prediction | None
-    points: int  # shapes, or sizes, that the law was fitted to
-    families_left_out: dict[str, float]  # the relative error for each family of shapes, predicted from the others
-    beyond: float  # times the parameters lie outside those of the runs; 1 within
+    steps: int  # as the ladder trains a model of that size; 0 where the shape is none of its variants
+    law: str = ""  # which one, and what it was fitted to
+    trained: str = ""  # data, tokenizer, batch and context of the runs
+    prediction: Prediction | None = None
+    points: int = 0  # sizes that the law was fitted to
+    beyond: float | None = None  # times the parameters lie outside those of the runs; 1 within
+    why_not: str = ""  # why there is no number
     nearest: tuple[EvidenceRow, ...] = ()
 
     @property
@@ -98,101 +112,124 @@ class PredictedLoss(Shown):
 
     @property
     def level(self) -> float:
-        """The share of new shapes that the interval is for."""
+        """The share of new runs that the interval is for."""
         return LEVEL
 
     @property
     def headline(self) -> str:
         if self.prediction is None:
-            far = f"its parameters are {self.beyond:,.0f} times those of any run"
-            return f"No number for {self.shape}: {far}, and a law reaches {FARTHEST:.0f} times at most"
+            return f"No number for {self.shape}: {self.why_not}"
         at = self.prediction
-        trust = f"; not to be trusted: {'; '.join(self.outside)}" if self.outside else ""
-        return f"{at.value:.3f} bits per byte ({at.low:.3f} to {at.high:.3f}, {LEVEL:.0%} of new shapes){trust}"
+        trust = f"; carried on beyond the runs: {'; '.join(self.outside)}" if self.outside else ""
+        return f"{at.value:.3f} bits per byte ({at.low:.3f} to {at.high:.3f}, {LEVEL:.0%} of new runs){trust}"
 
     def as_dict(self) -> dict[str, Any]:
         """What `headwise predict --json` prints."""
         asked = {"shape": self.shape, "task": self.task, "steps": self.steps, "loss": self.loss}
         known = self.prediction.as_dict() if self.prediction else {"low": None, "high": None, "outside": []}
-        fitted = {"level": LEVEL, "points": self.points, "families_left_out": self.families_left_out}
-        about = {"law": self.law, "trained": self.trained, "beyond": self.beyond}
-        return {**asked, **known, **fitted, **about, "evidence": [row.as_dict() for row in self.nearest]}
+        about = {"level": LEVEL, "points": self.points, "law": self.law, "trained": self.trained}
+        about |= {"beyond": self.beyond, "why_not": self.why_not}
+        return {**asked, **known, **about, "evidence": [row.as_dict() for row in self.nearest]}
 
     def records(self) -> list[dict[str, Any]]:
-        nested = ("families_left_out", "evidence")
-        return [{name: value for name, value in self.as_dict().items() if name not in nested}]
+        return [{name: value for name, value in self.as_dict().items() if name != "evidence"}]
 
 
 def predict(
-    shape: str, steps: int, *, task: str = "text", store: StoreLike = None, results: str | Path | None = None
+    shape: str, steps: int = 0, *, task: str = "text", store: StoreLike = None, results: str | Path | None = None
 ) -> PredictedLoss:
-    """The loss that a shape is predicted to end at after so many steps, with its interval.
+    """The loss that a shape is predicted to end at with its interval, trained as the ladder trains that size.
 
-    The laws are fitted to the runs of the study predict-the-trade that the store holds, or Parquet files at `results`,
-    or the results that are shipped. Beyond a factor of 30 in parameters there is no number.
+    The laws are fitted to the judged runs of the registered study `ladder` that the store holds, or Parquet files at
+    `results`, or the results that are shipped; without such runs there is no number. Steps, if given, must be those of
+    the ladder, which has 10 bytes per parameter.
     """
     if task != "text":
         instead = "headwise compare measures shapes on any task"
         raise SpecError(f"the law is fitted to runs of text, on the data that they had, and not of '{task}'; {instead}")
-    asked = find(shape).shape
+    known = find(shape)
+    arm = _as_rung(known.shape)
     with opened(store, results, shipped=True) as source:
-        preset, rows = _runs(source)
-        trained = _trained(source, rows)
-    law, size = fit(points(rows)), parameters(asked, ModelOptions())["body"]
-    sizes = [math.log(parameters(point.shape, ModelOptions())["body"]) for point in law.points]
-    beyond = _beyond(sizes, math.log(size))
-    families = families_left_out(law.points)
+        rows = registered_rows(source, DESKTOP)
+        said = _predicted(arm, steps, rows) if arm else None
+        trained = _trained(source, DESKTOP, rows)
+    if said is None:
+        variants = ", ".join(f"{name} {letters}" for name, letters in VARIANTS.items())
+        why = f"the only laws are of the ladder's variants, by width: {variants}" if rows else _no_runs()
+        said = PredictedLoss(str(known.shape), task, 0, why_not=why)
+    if said.prediction:
+        return replace(said, trained=trained)
+    size = parameters(known.shape, known.options)["total"]
+    quality = (row for row in published() if row.effect and row.scale)
+    nearest = tuple(sorted(quality, key=lambda row: distance(row, size))[:NEAREST])
+    return replace(said, trained=trained, nearest=nearest)
+
+
+def _as_rung(shape: ModelShape) -> Arm | None:
+    """The ladder's variant that a shape is, at its width; the part of its heads that turns need not be written."""
+    for name, letters in VARIANTS.items():
+        arm = next(one for one in DESKTOP.arms if one.variant == name)
+        try:
+            own = ModelShape.parse(f"w{shape.width}-{letters}")
+        except SpecError:  # heads that do not divide this width
+            continue
+        if shape in (own, ModelShape.parse(str(own).replace("-p4", ""))):
+            return arm.replace(shape=str(own))
+    return None
+
+
+def _predicted(arm: Arm, steps: int, rows: Sequence[Row]) -> PredictedLoss:
+    """Of a rung that may not have been trained."""
+    base = ModelShape.parse(f"w{arm.run.model_shape.width}-{VARIANTS['base']}")
+    usual = round(BYTES_PER_PARAMETER * parameters(base, arm.options)["total"] / _bytes_per_step(arm))
+    said = PredictedLoss(arm.shape, "text", usual)
+    rungs = _rungs(arm.variant, rows)
+    if len(rungs) < LEAST_RUNGS:
+        few = f"the variant '{arm.variant}' has judged runs at {len(rungs)} sizes, and a law needs {LEAST_RUNGS}"
+        return replace(said, why_not=f"{few}; {COMMAND} goes on" if rows else _no_runs())
+    if steps and abs(steps / usual - 1) > SAME_LENGTH:
+        why = f"the ladder trains a model of that size for {usual:,} steps, and no law knows {steps:,}"
+        return replace(said, why_not=f"{why}; leave --steps out")
+    beyond = _beyond([rung.parameters for rung in rungs], arm.parameters)
+    said = replace(said, beyond=beyond, points=len(rungs))
     if beyond > FARTHEST:
-        quality = (row for row in published() if row.kind == "quality")
-        rows_near = tuple(sorted(quality, key=lambda row: distance(row, size))[:NEAREST])
-        return PredictedLoss(str(asked), task, steps, _of_all(law), trained, None, len(law.points), families, beyond,
-                             rows_near)  # fmt: skip
-    own = _variant(asked, steps, preset, rows)
-    if own is None:
-        said = law.predict(asked, steps)
-        return PredictedLoss(str(asked), task, steps, _of_all(law), trained, said, len(law.points), families, beyond)
-    name = f"of the variant '{own.name}', fitted to its {len(own.sizes)} sizes"
-    count = len(own.sizes)
-    return PredictedLoss(str(asked), task, steps, name, trained, own.predict(size), count, families, beyond)
+        far = f"its parameters are {beyond:,.0f} times those of any run"
+        return replace(said, why_not=f"{far}, and a law reaches {FARTHEST:.0f} times at most")
+    seeds = sum(rung.seeds for rung in rungs)
+    law = f"of the ladder's variant '{arm.variant}', fitted to {len(rungs)} sizes ({seeds} runs)"
+    return replace(said, law=law, prediction=fit_variant(arm.variant, rungs).predict(arm.parameters))
 
 
-def _of_all(law: Law) -> str:
-    return f"of all shapes, fitted to {len(law.points)}"
+def _no_runs() -> str:
+    return f"there are no judged runs of the ladder here, which a law is fitted to; {COMMAND} makes them"
 
 
-def _runs(source: Store) -> tuple[str, list[Row]]:
-    """The largest preset with enough runs."""
-    for preset in ("paper", "laptop"):
-        rows = study_rows(STUDY, preset, source)
-        if len(points(rows)) >= LEAST_POINTS:
-            return preset, rows
-    remedy = "headwise study run predict-the-trade --preset laptop makes them"
-    raise SpecError(f"there are no runs here that a law could be fitted to; {remedy}")
+def _rungs(variant: str, rows: Sequence[Row]) -> list[Rung]:
+    """The sizes of a variant that have runs; one that diverged has no logarithm, and its size is left out."""
+    found = []
+    for arm in (one for one in DESKTOP.arms if one.variant == variant):
+        losses = [row.metrics["error"] for row in rows if row.cell == arm.place]
+        if losses and all(map(math.isfinite, losses)):
+            found.append(Rung(arm.parameters, sum(map(math.log, losses)) / len(losses), len(losses)))
+    return found
 
 
-def _variant(shape: ModelShape, steps: int, preset: str, rows: list[Row]) -> VariantLaw | None:
-    """The law of the ladder that the shape is a rung of, trained for as many steps; None where there is no such."""
-    ladder = PRESETS[preset].ladder
-    if steps != PRESETS[preset].steps or shape.width % ladder.head:
-        return None
-    name = next((kind for kind, one in rung(ladder, shape.width).items() if one == shape), None)
-    losses: dict[int, list[float]] = {}
-    for row in cell(rows, part="ladder", kind=name) if name else ():
-        size = parameters(ModelShape.parse(row.cell["shape"]), ModelOptions())["body"]
-        losses.setdefault(size, []).append(row.metrics["error"])
-    rungs = [(size, mean(some)) for size, some in sorted(losses.items())]
-    return fit_variant(name, rungs) if name and len(rungs) >= LEAST_RUNGS else None
+def _bytes_per_step(arm: Arm) -> int:
+    return int(arm.recipe.batch * arm.task["context"])
 
 
-def _beyond(sizes: Sequence[float], at: float) -> float:
-    """How many times a size lies outside others; logarithms."""
-    return math.exp(max(at - max(sizes), min(sizes) - at, 0.0))
+def _beyond(sizes: Sequence[int], size: int) -> float:
+    """How many times a size lies outside others; 1 within."""
+    return max(size / max(sizes), min(sizes) / size, 1.0)
 
 
-def _trained(source: Store, rows: list[Row]) -> str:
+def _trained(source: Store, registration: Registration, rows: Sequence[Row]) -> str:
     """Data, tokenizer, batch and context of the runs behind a law."""
-    stored = next(pair[0] for row in rows if (pair := source.get(row.key)))
+    stored = next((pair[0] for row in rows if (pair := source.get(row.key))), None)
+    if stored is None:
+        return ""
     task = stored.task
-    data = Path(task["source"]).name if task.get("source") else "Python's standard library"
+    data = Path(task["source"]).name if task.get("source") else registration.sources[0].about
     tokens = f"{task.get('tokenizer') or 'bytes'}, context {task['context']}, batch {stored.recipe.batch}"
-    return f"{data}, {tokens}, {stored.options.family} with {stored.options.positions} positions"
+    length = f"{BYTES_PER_PARAMETER} bytes per parameter"
+    return f"{data}, {tokens}, {length}, {stored.options.family} with {stored.options.positions} positions"

@@ -176,20 +176,6 @@ def _left_out_error(rows: Any, losses: Any, floor: float, penalties: Any) -> flo
 # ---- how good it is ------------------------------------------------------------------------------------------------
 
 
-def families_left_out(points: Iterable[LossPoint]) -> dict[str, float]:
-    """Of each width and each depth: the typical relative error of a law that never saw it, where one can be fitted."""
-    known, errors = list(points), {}
-    kinds = {"width": lambda point: point.shape.width, "depth": lambda point: point.shape.depth}
-    for kind, of in kinds.items():
-        for value in sorted({of(point) for point in known}):
-            rest = [point for point in known if of(point) != value]
-            if len(rest) >= LEAST_POINTS:
-                law = fit(rest)
-                mine = [point for point in known if of(point) == value]
-                errors[f"{kind} {value}"] = relative_error([point.loss for point in mine], predicted_losses(law, mine))
-    return errors
-
-
 def predicted_losses(law: Law, points: Iterable[LossPoint]) -> list[float]:
     """Predicted losses of some points."""
     return [law.loss(point.shape, point.steps) for point in points]
