@@ -276,6 +276,7 @@ def test_a_table_of_finished_runs(tmp_path):
     assert said["chart"] == "headwise-compare/rows.png"
     table = headwise("compare", "--from", "rows.csv", "--base", "deep", cwd=tmp_path).stdout
     assert "Keep the base: deep is best" in table
+    assert "steps*" not in table  # a table has no curves
     assert all(len(line) <= 80 for line in table.splitlines())
 
 
@@ -335,6 +336,8 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch):
         (["compare", "--task", TASK, "--base", "w8-h2", "--hold", "mood"], "cannot hold"),
         (["compare", "--task", TASK, "--base", "w8-h2", "--vary", "mood"], "cannot vary"),
         (["compare", "--task", "text:/no/such/file.txt"], "/no/such/file.txt"),
+        (["compare", "--task", TASK, "--base", "w8-h2", "--betas", "2,0.9"], "less than 1"),
+        (["compare", "--from", "none.csv"], "cannot read runs from none.csv: No such file"),
         (trainer, "needs a --base"),
         ([*trainer, "--base", "w8-h2"], "give --lr"),
         ([*trainer, "--base", "w8-h2", "--rates", "0.1,0.2"], "give --steps"),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from headwise.comparison import verdict
+from headwise.comparison.answer import PlannedComparison
 from headwise.comparison.gates import rates_inside
 from headwise.comparison.judge import rank_variants
 from headwise.comparison.metric import measured
@@ -18,6 +19,7 @@ from headwise.comparison.trainers import carry_out, outcome_of, standing
 from headwise.cost import cost_of, parameters
 from headwise.known import find
 from headwise.options import preset
+from headwise.report.compare import plan_lines
 from headwise.report.tables import parameters_cell, parameters_heading
 from headwise.spec import SpecError
 from headwise.store.rows import TRIAL_SEED
@@ -61,7 +63,12 @@ def test_given_arms_are_taken_and_their_distance_is_said():
     assert chosen_variants(question(arms=(OTHER, BASE, OTHER))) == [BASE, OTHER]
     plan = planned(arms=(OTHER, "w16-h4-L3"))
     assert verdict.difference(plan, "w16-h4-L3") == pytest.approx(0.5)
-    assert any("w16-h4-L3" in line for line in verdict._unequal_costs(plan))
+    assert "parameters of the body, against the base's: w16-h4-L3 +50%" in [*verdict._unequal_costs(plan)]
+    assert not any("largest difference" in line for line in verdict.held_equal(plan))
+    asked = PlannedComparison(plan, 1.0, 1)
+    assert plan_lines(asked)[0].startswith(f"3 variants: base {BASE}; ")
+    equal = PlannedComparison(planned(arms=(OTHER,)), 1.0, 1)
+    assert plan_lines(equal)[0].startswith("2 variants of equal parameters of the body: ")
     for changes, said in (({"hold": "mood"}, "cannot hold"), ({"arms": (BASE,)}, "nothing to compare")):
         with pytest.raises(SpecError, match=said):
             chosen_variants(question(**changes))

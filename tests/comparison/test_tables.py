@@ -146,6 +146,7 @@ def test_what_is_wrong_with_a_line_is_said_with_its_number(tmp_path):
         ("", "has no runs"),
         ("arm,seed,loss\n", "has no runs"),
         ("x,y\n1,2\n", "has x, y: name one or more with --arm-columns"),
+        ("heads,kv heads,loss\n1,2,3\n", "as in --arm-columns 'heads,kv heads'"),
         ("arm,seed,val_loss,accuracy\na,0,1,2\n", "name it with --metric: val_loss, accuracy"),
         ("arm,seed,loss\na,0,high\n", "no line has a number as loss"),
         ("arm,seed,loss\na,0,1.0\nb,0,1.0\na,0,2.0\n", "line 2 and line 4 are the same run twice, a with seed 0"),

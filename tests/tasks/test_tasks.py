@@ -128,6 +128,16 @@ def test_a_task_is_written_as_text():
         parse("recall:file.txt")
 
 
+def test_the_source_of_a_task_may_be_code(tmp_path):
+    """A name before the colon is a task's, whatever the file behind it is; a Python file alone is a task."""
+    file = tmp_path / "letters.py"
+    file.write_text("print('the text of a program')\n" * 2000)
+    task = parse(f"text:{file},context=16")
+    assert (task.source, task.context) == (str(file), 16)
+    with pytest.raises(SpecError, match="TASK = YourTask"):
+        parse(str(file))
+
+
 @pytest.mark.parametrize(
     "text",
     [

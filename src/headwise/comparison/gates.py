@@ -63,7 +63,7 @@ def curves_flat(rows: Sequence[Row], ranking: Ranking) -> Gate:
         gap = ranking.behind(variant, best)
         if variant != best and share > FAST and fall > gap:
             detail = (
-                f"{variant} was still learning fast: {share:.0%} of it came in the second half of training, "
+                f"{variant} was still learning fast: {min(share, 1.0):.0%} of it came in the second half of training, "
                 f"{fall:.3g} in {ranking.metric.name}, and it lies {gap:.3g} behind"
             )
             return Gate(CURVES, False, detail, MORE_STEPS)

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +115,7 @@ def _arm_columns(columns: list[str], asked: Sequence[str], where: str) -> list[s
         sizes = [column for column in columns if _plain(column) in SIZES] or columns[:1]
         raise SpecError(
             f"cannot tell which column of {where} names the variant; it has {', '.join(columns)}: "
-            f"name one or more with --arm-columns, as in --arm-columns {','.join(sizes)}"
+            f"name one or more with --arm-columns, as in --arm-columns {shlex.quote(','.join(sizes))}"
         )
     return found or [usual]
 
@@ -285,7 +286,8 @@ class _Reader:
         return None
 
     def _twice(self, first: str, second: str, variant: str, seed: Any, others: list[str]) -> str:
-        more = f"; or name what tells them apart: --arm-columns {','.join([*self.arms, others[0]])}" if others else ""
+        columns = shlex.quote(",".join([*self.arms, *others[:1]]))
+        more = f"; or name what tells them apart: --arm-columns {columns}" if others else ""
         return (
             f"{first} and {second} are the same run twice, {variant} with seed {_text(seed)}: remove one of them, or "
             f"give it another seed{more}"
@@ -317,6 +319,8 @@ def _lines(source: Any) -> tuple[list[Line], str]:
         raise SpecError(f"{file} is not text in UTF-8, JSON lines or Parquet: export it as one of these") from None
     except SpecError:
         raise
+    except OSError as error:
+        raise SpecError(f"cannot read runs from {file}: {error.strerror}") from None
     except Exception as error:  # readers of formats have errors of their own
         raise SpecError(f"cannot read runs from {file}: {str(error).splitlines()[0]}") from None
 

@@ -88,6 +88,11 @@ def difference(plan: ComparisonPlan, shape: str) -> float:
     return costs(plan, shape)[cost] / costs(plan, plan.base)[cost] - 1
 
 
+def alike(plan: ComparisonPlan) -> bool:
+    """Whether all variants have the held cost of the base, to within what is called equal."""
+    return all(abs(difference(plan, variant.shape)) <= NEAR for variant in plan.arms)
+
+
 # ---- what was held, and what was not -------------------------------------------------------------------------------
 
 
@@ -98,7 +103,8 @@ def held_equal(plan: ComparisonPlan) -> list[str]:
     else:
         farthest = max((difference(plan, variant.shape) for variant in plan.arms), key=abs)
         cost = COST_NAMES[HELD_COST[plan.hold]]
-        lines = [f"{cost} (largest difference {farthest:+.1%})", f"{plan.arms[0].steps:,} steps"]
+        lines = [f"{cost} (largest difference {farthest:+.1%})"] if alike(plan) else []
+        lines.append(f"{plan.arms[0].steps:,} steps")
     if plan.task["name"] == COMMAND_TASK:
         return [*lines, "the command, but for what it is told of the variant, the learning rate and the seed"]
     recipe = plan.recipe
@@ -129,9 +135,10 @@ def _unequal_costs(plan: ComparisonPlan) -> Iterable[str]:
         if max(map(abs, ratios)) > NEAR:
             yield f"{title}: {min(ratios):+.0%} to {max(ratios):+.0%} of the base's"
     if plan.hold != "time":
-        off = [variant.shape for variant in plan.arms if abs(difference(plan, variant.shape)) > NEAR]
+        apart = {variant.shape: difference(plan, variant.shape) for variant in plan.arms}
+        off = [f"{shape} {gap:+.0%}" for shape, gap in apart.items() if abs(gap) > NEAR]
         if off:
-            yield f"{COST_NAMES[HELD_COST[plan.hold]]} are not equal: {', '.join(off)}"
+            yield f"{COST_NAMES[HELD_COST[plan.hold]]}, against the base's: {', '.join(off)}"
         yield "time: a step of one variant takes longer than of another"
 
 
@@ -199,7 +206,9 @@ def _runs(ranking: Ranking) -> str:
     """How many of each variant, in words."""
     counts = {variant.seeds for variant in ranking.judged}
     many = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
-    return f"{many} {'paired seeds' if ranking.paired else 'runs of each, not paired'}"
+    one = counts == {1}
+    unit, pair = ("run", "paired seed") if one else ("runs", "paired seeds")
+    return f"{many} {pair if ranking.paired else f'{unit} of each, not paired'}"
 
 
 def reservations(ranking: Ranking) -> list[str]:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from headwise.comparison.answer import Answer, PlannedComparison
 from headwise.comparison.pace import in_words
+from headwise.comparison.verdict import alike
 from headwise.report.tables import parameters_cell, parameters_heading, short
 
 MOST_DIGITS = 9  # after the point
@@ -21,7 +22,8 @@ def plan_lines(planned: PlannedComparison) -> list[str]:
     """What will be done, before it begins."""
     plan = planned.plan
     others = ", ".join(arm.shape for arm in plan.arms[1:])
-    lines = [f"{len(plan.arms)} variants of equal {_EQUAL.get(plan.hold, plan.hold)}: base {plan.base}; {others}"]
+    equal = f" of equal {_EQUAL.get(plan.hold, plan.hold)}" if alike(plan) else ""
+    lines = [f"{len(plan.arms)} variants{equal}: base {plan.base}; {others}"]
     lines += _model_lines(planned)
     if plan.rungs:
         steps = plan.arms[0].steps
@@ -106,22 +108,22 @@ def _costs(variants: list[dict[str, Any]], extra: list[str]) -> Table:
 
 def _results(variants: list[dict[str, Any]], document: dict[str, Any]) -> Table:
     name, timed = document["metric_name"], ["seconds*", "speedup"] if _known(variants, "speed_up") else []
-    table = _table("<variant", name, "Δ to base", "steps*", *timed, "P(best)")
+    reached = ["steps*"] if _known(variants, "steps_to_base") else []
+    table = _table("<variant", name, "Δ to base", *reached, *timed, "P(best)")
     shown = [row for row in variants if math.isfinite(row["metric"])]
     digits = _digits(shown)
     for row in shown:
         base = row["shape"] == document["base"]
         cells = [_interval(row["metric"], row["low"], row["high"], digits, "")]
         cells.append("base" if base else _interval(row["delta"], row["delta_low"], row["delta_high"], digits, "+"))
-        cells.append(_text(row["steps_to_base"], "{:,.0f}"))
+        cells += [_text(row["steps_to_base"], "{:,.0f}")] if reached else []
         cells += [_text(row["seconds_to_base"], "{:,.0f}"), _text(row["speed_up"], "{:.2f} ×")] if timed else []
         cells.append(_text(row["probability_best"], "{:.0%}"))
         best = document["decided"] and row["shape"] == document["winner"]
         table.add_row(escape(row["shape"]), *cells, style="bold" if best else "")
-    table.caption, table.caption_justify = (
-        f"* until validation {escape(name)} is where the base's ends; – never",
-        "left",
-    )
+    if reached or timed:
+        table.caption = f"* until validation {escape(name)} is where the base's ends; – never"
+        table.caption_justify = "left"
     return table
 
 

@@ -153,8 +153,9 @@ def parse(text: str, **more: Any) -> Task:
     for pair in pairs:
         option, _, value = pair.partition("=")
         options[option] = _value(value)
-    if not name.endswith(".py"):
-        name, _, source = name.partition(":")
+    head, _, source = name.partition(":")
+    if not name.endswith(".py") or head in names():  # text:code.py is text, my_task.py a task
+        name = head
         options |= {"source": source} if source else {}
     return load_task({"name": name, **options, **more}).resolved()
 

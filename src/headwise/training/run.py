@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -47,12 +47,15 @@ ProbeName = Literal[
 ]
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Recipe(JsonSpec):
     """How a model is trained."""
 
     optimizer: Literal["adamw", "muon"] = Field(default="adamw", description="muon: for the body's matrices")
     learning_rate: float = Field(default=0.01, gt=0, description="at the end of the warm-up")
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW's averages")
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.95), description="AdamW's averages")
     weight_decay: float = Field(default=0.0, ge=0, description="on matrices only")
     momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's")
     schedule: Literal["cosine", "linear", "constant"] = Field(default="cosine", description="after the warm-up")
