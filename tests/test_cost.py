@@ -24,6 +24,7 @@ from headwise.models import build
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
+from helpers.autograd import saved_bytes
 from helpers.strategies import attention_shapes, models
 
 TOKENS = 10
@@ -185,23 +186,6 @@ def test_batch_and_number_format_of_cache_and_decoding():
     assert cost_of("nanochat-d20", dtype="int8").decode_bytes < 561_000_000 - 65_536 * 1280 + 10**9
     with pytest.raises(SpecError, match="a batch of 0"):
         cost_of("gpt2", batch=0)
-
-
-def saved_bytes(model, x):
-    """Every storage autograd keeps, once, but for the parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # the tensor keeps its address from reuse
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = model(x)
-    assert output.requires_grad
-    return sum(size for size, _ in kept.values())
 
 
 @pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.published])

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headwise.gpu.kernels import kernel_fit
-from headwise.known import KNOWN, Known, find
+from headwise.known import KNOWN, Experts, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.shown import Shown
@@ -132,7 +132,8 @@ def cost_of(
         kv_bytes=kv_bytes,
         weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
-        activation_bytes=activation_bytes(shape, options, length, batch, fused=True),
+        activation_bytes=activation_bytes(shape, options, length, batch, fused=True)
+        + (4 * batch * length * _experts_saved(experts, options, shape.width) if experts else 0),
         batch=batch,
         decode_bytes=(active - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
         parameters_active=active,
@@ -417,6 +418,12 @@ def _mlp_saved(mlp: int, options: ModelOptions) -> int:
     if options.mlp_kind == "gated":
         return mlp * (5 if options.activation == "relu2" else 4)
     return mlp * _activation_saved(options)
+
+
+def _experts_saved(experts: Experts, options: ModelOptions, width: int) -> int:
+    """Per token, as transformers' mixtures have it: each expert's tokens are gathered, given out and weighted."""
+    routed = experts.active * (3 * width + 4 * experts.mlp) + 3 * experts.count
+    return experts.layers * (_norm_saved(options, width) + width + routed + 4 * experts.shared)
 
 
 def _activation_saved(options: ModelOptions) -> int:

@@ -186,6 +186,8 @@ def test_the_command_and_the_call():
     assert hw.evidence().table.height == 202 + sum(one["lab"] == OWN for one in as_json("evidence"))
     for words in ([], ["--axis", "heads"], ["--test"]):
         assert all(len(line) <= 80 for line in headwise("evidence", *words).stdout.splitlines())
+    nearest = headwise("evidence", "--near", "gpt2", "--limit", "2").stdout
+    assert all(one["id"] in nearest for one in as_json("evidence", "--near", "gpt2")[:2])
     assert as_json("evidence", "--axis", "qk_rank", "--test")["scores"][0]["forecast"] is None
 
 

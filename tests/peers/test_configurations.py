@@ -1,13 +1,17 @@
 """Configurations that transformers writes: the model they describe has as many parameters as transformers' own."""
 
 import json
+from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
 import transformers as hf
 
 import headwise as hw
+from headwise.cost import cost_of
 from headwise.spec import SpecError
+from helpers.autograd import saved_bytes
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_key_value_heads": 2}
@@ -75,6 +79,30 @@ def test_experts_count_in_all_and_by_token(config, shape, total, active, tmp_pat
         pytest.approx(total, rel=0.003),
         pytest.approx(active, rel=0.003),
     )
+
+
+@pytest.mark.parametrize(("kind", "module"), [("Mixtral", "mixtral"), ("Qwen3Moe", "qwen3_moe")])
+@pytest.mark.parametrize(("hidden", "experts", "active"), [(128, 8, 2), (32, 16, 4)])
+def test_a_mixture_keeps_what_its_experts_keep(kind, module, hidden, experts, active, tmp_path):
+    """Against what autograd saves of transformers' mixture; the rest is that of a model without MLPs, and the norm."""
+    width, tokens, count = 64, 256, "num_local_experts" if kind == "Mixtral" else "num_experts"
+    own = "intermediate_size" if kind == "Mixtral" else "moe_intermediate_size"
+    sizes = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = getattr(hf, f"{kind}Config")(
+        **sizes, **{own: hidden, count: experts}, num_experts_per_tok=active, vocab_size=61
+    )
+    config._experts_implementation = "eager"
+    config.architectures = [f"{kind}ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    known = hw.read_config(tmp_path)
+    whole, without = (cost_of(one, context=tokens).activation_bytes for one in (known, replace(known, experts=None)))
+    original = import_module(f"transformers.models.{module}.modeling_{module}")
+    mixture = getattr(original, f"{kind}SparseMoeBlock")(config)
+    for weights in mixture.parameters():
+        torch.nn.init.normal_(weights, std=0.05)
+    saved = saved_bytes(mixture, torch.randn(1, tokens, width, requires_grad=True))
+    norm = 4 * tokens * (2 * width + 1)
+    assert whole - without - norm == pytest.approx(saved, rel=0.02)
 
 
 def test_layers_with_windows_keep_no_more_than_those(tmp_path):

@@ -41,7 +41,8 @@ def evidence_lines(shown: Evidence, limit: int = ROWS) -> list[RenderableType]:
     lines += ["[dim]Labs are what is counted; better, even and worse are labs, of the quality.[/dim]", ""]
     if not shown.axis:
         lines += [_overview(shown), "", *_lines(f"A number takes {LEAST_LABS} labs that measured a loss.", "dim")]
-        return [*lines, *_lines("One axis with its rows: headwise evidence --axis kv_heads --near gpt2", "dim")]
+        lines += _lines("One axis with its rows: headwise evidence --axis kv_heads --near gpt2", "dim")
+        return [*lines, "", *_listed(shown, limit)] if shown.near else lines
     lines += [_cells(shown), ""]
     for name, weighed in shown.weighed().items():
         lines += conflict_lines(name, weighed)

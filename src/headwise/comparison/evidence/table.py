@@ -9,7 +9,7 @@ from headwise.comparison.evidence.leave_out import LeaveOneOut, leave_one_out
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import AXES, OWN, Dose, EvidenceRow, Held, published
 from headwise.comparison.evidence.weigh import Weighed, distance, select, weigh
-from headwise.cost import parameters
+from headwise.cost import cost_of
 from headwise.known import Known, find
 from headwise.ledger.judge import Judgement
 from headwise.ledger.standing import ledger_of
@@ -95,7 +95,7 @@ def evidence(
     if held and held not in get_args(Held):
         raise SpecError(f"cannot select held '{held}'; there are {', '.join(get_args(Held))}")
     known = find(near) if isinstance(near, str) and near else near or None
-    size = parameters(known.shape, known.options)["total"] if isinstance(known, Known) else None
+    size = cost_of(known).parameters["total"] if isinstance(known, Known) else None
     rows = [*published(), *(own_rows(judged_claims(store, results)) if own else ())]
     rows = [row for row in rows if axis in ("", row.axis, row.family) and held in ("", row.held)]
     if size:
