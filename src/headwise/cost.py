@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headwise.gpu.kernels import kernel_fit
-from headwise.known import KNOWN, Experts, Known, find
+from headwise.known import KNOWN, Known, find
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.shown import Shown
@@ -111,6 +111,7 @@ def cost_of(
         added = sum(parts.values()) - counts["norms"]
         counts |= {**parts, "body": counts["body"] + added, "total": counts["total"] + added}
     products = 2 * experts.products(shape.width) if experts else 0
+    kept = experts.layers * _norm_saved(options, shape.width) + experts.saved(shape.width) if experts else 0
     forward = forward_flops(shape, options, length) + products * length
     cached = kv_bytes_per_token(shape, options, dtype)
     kv_bytes = batch * cached_numbers(shape, known.windows, length) * DTYPE_BYTES[dtype]
@@ -132,8 +133,7 @@ def cost_of(
         kv_bytes=kv_bytes,
         weight_bytes=counts["total"] * DTYPE_BYTES[dtype],
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
-        activation_bytes=activation_bytes(shape, options, length, batch, fused=True)
-        + (4 * batch * length * _experts_saved(experts, options, shape.width) if experts else 0),
+        activation_bytes=activation_bytes(shape, options, length, batch, fused=True) + 4 * batch * length * kept,
         batch=batch,
         decode_bytes=(active - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
         parameters_active=active,
@@ -418,12 +418,6 @@ def _mlp_saved(mlp: int, options: ModelOptions) -> int:
     if options.mlp_kind == "gated":
         return mlp * (5 if options.activation == "relu2" else 4)
     return mlp * _activation_saved(options)
-
-
-def _experts_saved(experts: Experts, options: ModelOptions, width: int) -> int:
-    """Per token, as transformers' mixtures have it: each expert's tokens are gathered, given out and weighted."""
-    routed = experts.active * (3 * width + 4 * experts.mlp) + 3 * experts.count
-    return experts.layers * (_norm_saved(options, width) + width + routed + 4 * experts.shared)
 
 
 def _activation_saved(options: ModelOptions) -> int:

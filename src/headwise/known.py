@@ -36,6 +36,12 @@ class Experts:
         """Multiplications for one token."""
         return self.layers * width * (3 * (self.active * self.mlp + self.shared) + self.count)
 
+    def saved(self, width: int) -> int:
+        """Numbers kept of one token for the backward pass, as by transformers' mixtures: what an expert reads, gives
+        and is weighted to, and its hidden units."""
+        hidden = 4 * (self.active * self.mlp + self.shared)
+        return self.layers * (width + 3 * self.count + 3 * self.active * width + hidden)
+
 
 @dataclass(frozen=True)
 class Known:

@@ -198,6 +198,7 @@ def test_ones_own_trainer(tmp_path):
     assert said["chart"] == "headwise-compare/train-w16-h2-heads.png"
     assert "Not judged" in (tmp_path / said["chart"]).with_suffix(".svg").read_text()
     assert arms["w16-h4"]["speed_up"] is None  # the trainer did not say how long it trained
+    assert not {"--context", "--batch-size"} & {*said["rerun"].split()}  # which the command knows itself
     with Store(tmp_path / "runs.db") as store:
         assert "no room for 8 heads" in next(store.runs(status="failed"))[1].message
     ran = log(tmp_path)
@@ -277,6 +278,7 @@ def test_a_table_of_finished_runs(tmp_path):
     table = headwise("compare", "--from", "rows.csv", "--base", "deep", cwd=tmp_path).stdout
     assert "Keep the base: deep is best" in table
     assert "steps*" not in table  # a table has no curves
+    assert {">99%", "<1%"} <= {*table.split()}
     assert all(len(line) <= 80 for line in table.splitlines())
 
 

@@ -398,7 +398,8 @@ def _command(task: str, settings: Settings) -> list[str]:
     higher = settings.get("higher_is_better")
     for name in ("family", *_OF_THE_TASK, "device", "precision", "store", *RECIPE_NAMES):
         value = settings.get(name)
-        said = "" if value in (None, "auto") or isinstance(value, Store) else value
+        unsaid = value in (None, "auto") or (name == "context" and not value) or isinstance(value, Store)
+        said = "" if unsaid else value
         given[_FLAGS.get(name, f"--{name.replace('_', '-')}")] = said
     words = ["headwise", "compare", *(word for name, value in given.items() if value != "" for word in (name, value))]
     words += [] if higher is None else ["--higher-is-better" if higher else "--lower-is-better"]

@@ -275,7 +275,7 @@ def rerun(plan: ComparisonPlan, words: list[str], variants: list[str] | None = N
     for shape in [variant.shape for variant in plan.arms[1:]] if variants is None else variants:
         asked += ["--arms", shape]
     asked += ["--steps", str(plan.arms[0].steps), "--seeds", str(seeds or plan.seeds)]
-    return shlex.join([*asked, *_recipe(plan.rates, plan.recipe.batch)])
+    return shlex.join([*asked, *_recipe(plan.rates, plan.recipe.batch if plan.tokens else BATCH)])
 
 
 def rerun_in_time(question: Question, words: list[str]) -> str:

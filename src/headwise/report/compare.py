@@ -118,7 +118,7 @@ def _results(variants: list[dict[str, Any]], document: dict[str, Any]) -> Table:
         cells.append("base" if base else _interval(row["delta"], row["delta_low"], row["delta_high"], digits, "+"))
         cells += [_text(row["steps_to_base"], "{:,.0f}")] if reached else []
         cells += [_text(row["seconds_to_base"], "{:,.0f}"), _text(row["speed_up"], "{:.2f} ×")] if timed else []
-        cells.append(_text(row["probability_best"], "{:.0%}"))
+        cells.append(_chance(row["probability_best"]))
         best = document["decided"] and row["shape"] == document["winner"]
         table.add_row(escape(row["shape"]), *cells, style="bold" if best else "")
     if reached or timed:
@@ -150,6 +150,13 @@ def _text(value: Any, form: str) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return form.format(value) if value is not None and math.isfinite(value) else "–"
+
+
+def _chance(value: float) -> str:
+    """A probability; runs never make it 0 or 1."""
+    if 0.005 <= value < 0.995 or not math.isfinite(value):
+        return _text(value, "{:.0%}")
+    return "<1%" if value < 0.5 else ">99%"
 
 
 def _number(value: float | None) -> str:
