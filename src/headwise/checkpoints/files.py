@@ -313,11 +313,22 @@ def check_new(folder: Path) -> None:
         raise SpecError(f"'{folder}' is there already and not an empty folder; give --out a new one")
 
 
-def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
-    """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors."""
+def begun_shards(folder: Path) -> list[list[str]]:
+    """The names of the tensors in each file that an interrupted `write_weights` had finished there."""
     shards: list[list[str]] = []
+    while (file := folder / f"shard-{len(shards)}.safetensors").exists():
+        shards.append(list(Weights(folder, [file], {})))
+    return shards
+
+
+def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], go_on: bool = False) -> int:
+    """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors.
+
+    With `go_on` the tensors come after those of `begun_shards`.
+    """
+    shards = begun_shards(folder) if go_on else []
     waiting: dict[str, Tensor] = {}
-    total = 0
+    total = sum(Weights(folder, [folder / f"shard-{i}.safetensors"], {}).nbytes for i in range(len(shards)))
 
     def own(tensor: Tensor) -> Tensor:
         """A tensor that shares its memory with none before: two names of tied weights are written as two tensors."""
@@ -326,7 +337,9 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
         return tensor.clone() if tensor.untyped_storage().data_ptr() in shared else tensor
 
     def flush() -> None:
-        save_file(waiting, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
+        file = folder / f"shard-{len(shards)}.safetensors"
+        save_file(waiting, file.with_suffix(".new"), {"format": "pt"})
+        file.with_suffix(".new").replace(file)
         shards.append(list(waiting))
         waiting.clear()
 

@@ -26,20 +26,22 @@ from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.converter import Converter, Layers
-from headwise.checkpoints.conversion.fitting import STEPS, FittedLayer
+from headwise.checkpoints.conversion.fitting import STEPS
 from headwise.checkpoints.conversion.healing import STATE
 from headwise.checkpoints.conversion.healing import heal as train_to_agree
-from headwise.checkpoints.conversion.native import Target
 from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
-from headwise.checkpoints.conversion.text import Change, block_losses, change_of
-from headwise.checkpoints.files import check_new, llama2c_sizes
+from headwise.checkpoints.conversion.target import Target
+from headwise.checkpoints.conversion.text import block_losses, change_of
+from headwise.checkpoints.conversion.unfinished import Unfinished
+from headwise.checkpoints.files import llama2c_sizes
 from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import load_model
 from headwise.comparison.question import read_budget
 from headwise.cost import cached_per_token
 from headwise.spec import SpecError
+from headwise.sweep.tracking import Log, open_log
 
-REQUEST = "request.json"
+DONE = "conversion.json"
 
 
 def convert(
@@ -57,14 +59,17 @@ def convert(
     steps: int | None = None,
     watch: Layers | None = None,
     progress: Callable[[float, float], None] | None = None,
+    track: str = "",
+    go_on: bool = False,
 ) -> Conversion:
     """Write a smaller model to a new folder; see the module's first lines.
 
     One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. With `per_layer` the
     budget `kv` is shared out by what layers were measured to need; that folder has code that imports headwise. `steps`
-    are of each layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says.
-    Interrupted, healing continues with the same call. A model of llama2.c, with its `tokenizer`, is written as a Llama,
-    without a target.
+    are of each layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says, and
+    `track` (tensorboard, wandb) shows it. Interrupted, the same call continues after the last layer or step; with
+    `go_on` a folder that the same call has finished is read and not refused. A model of llama2.c, with its `tokenizer`,
+    is written as a Llama, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}
@@ -82,31 +87,43 @@ def convert(
     seconds = read_budget(heal) if isinstance(heal, str) else heal
     if seconds is not None and data is None:
         raise SpecError("--heal trains on text: give --data TEXT")
+    if heal is None and track:
+        raise SpecError("--track shows how healing goes: give --heal 30m")
     request = {"source": str(source), **asked, "data": None if data is None else str(data), "heal": seconds}
     request |= {"steps": steps, "per_layer": per_layer}
-    going_on = (folder / REQUEST).exists() and json.loads((folder / REQUEST).read_text())["request"] == request
-    if not going_on:
-        check_new(folder)
-    if streaming.too_large(source):
-        if to is None or data is not None:
-            raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
-        return _with_card(streaming.convert_streamed(source, to, folder))
-    work = Converter(source, data, watch or iter, steps)
-    if going_on:
-        done, made = _continued(folder)
-    else:
-        done, made = _converted(work, asked | {"per_layer": per_layer}, str(source), folder)
-    if seconds is not None:
-        if not going_on:
-            (folder / REQUEST).write_text(json.dumps({"request": request, "done": done.as_dict()}))
-        done = _healed(work, done, made, seconds, folder, progress)
-    return _with_card(done)
+    if go_on and (finished := _finished(folder, request)):
+        return finished
+    unfinished = Unfinished.at(folder, request)
+    log = open_log(track, "convert", folder.name, request) if track else None
+    try:
+        if streaming.too_large(source):
+            if to is None or data is not None:
+                raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
+            done = streaming.convert_streamed(source, to, unfinished)
+        else:
+            work = Converter(source, data, watch or iter, steps, unfinished)
+            done, made = _continued(unfinished) or _converted(work, asked | {"per_layer": per_layer}, unfinished)
+            if seconds is not None:
+                unfinished.converted(done.as_dict())
+                done = _healed(work, done, made, seconds, folder, progress, log)
+    except SpecError:
+        unfinished.discard()
+        raise
+    unfinished.finish()
+    return _with_card(done, request)
 
 
-def _with_card(done: Conversion) -> Conversion:
+def _with_card(done: Conversion, request: dict[str, Any]) -> Conversion:
     (done.out / "README.md").write_text(done.card())
-    (done.out / "conversion.json").write_text(done.to_json())
+    facts = json.loads(done.to_json()) | {"request": request}
+    (done.out / DONE).write_text(json.dumps(facts, indent=2))
     return done
+
+
+def _finished(folder: Path, request: dict[str, Any]) -> Conversion | None:
+    """What this very call has written before."""
+    facts = json.loads((folder / DONE).read_text()) if (folder / DONE).exists() else {}
+    return Conversion.read(facts) if facts.pop("request", None) == request else None
 
 
 def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
@@ -120,16 +137,16 @@ def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None
 
 
 def frontier(source: str | Path, shares: list[float], *, out: str | Path, **options: Any) -> Frontier:
-    """One conversion for each share of the cache, each in a folder of its own."""
+    """One conversion for each share of the cache, each in a folder of its own; those that are there are not redone."""
     folder = Path(out)
     if not shares:
         raise SpecError("give --kv one share or more, such as 75%,50%,25%")
-    return Frontier(
-        tuple(convert(source, kv=one, out=folder / f"kv-{one:.0%}".rstrip("%"), **options) for one in shares)
-    )
+    options |= {"go_on": True}
+    return Frontier(tuple(convert(source, kv=one, out=folder / f"kv-{100 * one:g}", **options) for one in shares))
 
 
-def _converted(work: Converter, asked: dict[str, Any], source: str, folder: Path) -> tuple[Conversion, Any]:
+def _converted(work: Converter, asked: dict[str, Any], unfinished: Unfinished) -> tuple[Conversion, Any]:
+    folder = unfinished.folder
     tried: list[Tried] = []
     found: list[Sensitivity] = []
     if asked["per_layer"]:
@@ -148,7 +165,7 @@ def _converted(work: Converter, asked: dict[str, Any], source: str, folder: Path
     full = Target(work.shape, tuple(range(len(work.heads))))
     size = torch.finfo(_dtype(work)).bits // 8
     done = Conversion(
-        source=source,
+        source=unfinished.request["source"],
         out=folder,
         architecture=type(made).__name__,
         before=work.described(full),
@@ -183,28 +200,22 @@ def _healed(
     seconds: float,
     folder: Path,
     progress: Callable[[float, float], None] | None,
+    log: Log | None,
 ) -> Conversion:
     assert work.blocks is not None
     layers = [i for i in range(len(work.heads)) if i not in done.dropped]
-    healing = train_to_agree(work.model, made, work.blocks.training, seconds, folder, progress, layers=layers)
+    healing = train_to_agree(work.model, made, work.blocks.training, seconds, folder, progress, layers=layers, log=log)
     _write(work, made, folder)
     back = _loaded_back(made, folder)
     before = block_losses(work.model, work.blocks.held)
-    for file in (STATE, REQUEST):
-        (folder / file).unlink(missing_ok=True)
+    (folder / STATE).unlink(missing_ok=True)
     return replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
 
 
-def _continued(folder: Path) -> tuple[Conversion, Any]:
+def _continued(unfinished: Unfinished) -> tuple[Conversion, Any] | None:
     """What an interrupted healing had begun with."""
-    facts = json.loads((folder / REQUEST).read_text())["done"]
-    facts.pop("kv")
-    facts |= {"out": Path(facts["out"]), "converted": Change(**facts["converted"])}
-    facts |= {"layers": tuple(FittedLayer(**one) for one in facts["layers"])}
-    facts |= {"tried": tuple(Tried(**one) for one in facts["tried"]), "dropped": tuple(facts["dropped"])}
-    facts |= {"sensitivity": tuple(Sensitivity(**one) for one in facts["sensitivity"])}
-    _, made = load_model(folder, None)
-    return Conversion(**facts), made
+    facts = unfinished.done()
+    return None if facts is None else (Conversion.read(facts), load_model(unfinished.folder, None)[1])
 
 
 def _dtype(work: Converter) -> torch.dtype:

@@ -16,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.sweep.tracking import Log
+from headwise.training.run import RunResult
+
 RATE, WARM_UP, BATCH = 1e-3, 20, 16
 SAVE_SECONDS = 60.0
 STATE = "healing.pt"
@@ -39,38 +42,47 @@ def heal(
     progress: Callable[[float, float], None] | None = None,
     steps: int | None = None,
     layers: Sequence[int] | None = None,
+    log: Log | None = None,
 ) -> Healed:
     """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included.
 
-    `layers` are those of the teacher that the model's come from; all of them where it has as many.
+    `layers` are those of the teacher that the model's come from; all of them where it has as many. `log` is shown the
+    loss and the learning rate of every step.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
     done, spent = _resume(model, optimizer, folder / STATE)
     model.train()
     saved = started = time.monotonic()
-    begun = spent
+    begun, result = spent, None
     try:
         while spent < seconds if steps is None else done < steps:
             share = spent / seconds if steps is None else done / steps
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (done + 1) / WARM_UP) * (1 - share)
-            _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
+            loss = _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
             done, spent = done + 1, begun + time.monotonic() - started
+            if log is not None:
+                rate = optimizer.param_groups[0]["lr"]
+                log.add([(done, "healing loss", loss), (done, "learning rate", rate)])
             if time.monotonic() - saved > SAVE_SECONDS:
                 _save(model, optimizer, done, spent, folder / STATE)
                 saved = time.monotonic()
             if progress is not None:
                 progress(min(spent, seconds), seconds)
+        result = RunResult("", "done", {"steps": float(done), "seconds": spent})
     except KeyboardInterrupt:
         _save(model, optimizer, done, spent, folder / STATE)
         raise
+    finally:
+        if log is not None:
+            log.close(result)
     model.eval()
     return Healed(done, spent, done * min(BATCH, len(blocks)) * blocks.shape[1])
 
 
 def _step(
     teacher: Any, model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, layers: Sequence[int] | None = None
-) -> None:
+) -> float:
     with torch.no_grad():
         expected = teacher(tokens, use_cache=False, output_hidden_states=True)
     output = model(tokens, use_cache=False, output_hidden_states=True)
@@ -83,6 +95,7 @@ def _step(
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    return float(loss.detach())
 
 
 def _gap(actual: Tensor, expected: Tensor) -> Tensor:

@@ -66,6 +66,16 @@ class Conversion(Shown):
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"out": str(self.out), "kv": self.kv}
 
+    @classmethod
+    def read(cls, facts: dict[str, Any]) -> "Conversion":
+        """From what `as_dict` gave."""
+        facts = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
+        kinds = {"converted": Change, "healed": Change, "healing": Healed}
+        facts |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        rows = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity}
+        facts |= {name: tuple(kind(**row) for row in facts[name]) for name, kind in rows.items()}
+        return cls(**facts | {"dropped": tuple(facts["dropped"])})
+
     def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [
             {"what": "parameters", "before": self.parameters_before, "after": self.parameters_after},
