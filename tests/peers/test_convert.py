@@ -19,13 +19,15 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import headwise
 from headwise.checkpoints import conversion, files
-from headwise.checkpoints.conversion import fitting, healing, read_share, streaming
+from headwise.checkpoints.conversion import fitting, healing, importance, read_share, streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate
+from headwise.checkpoints.conversion.healing import Amount
 from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge, to_latent
-from headwise.checkpoints.conversion.text import read_blocks
+from headwise.checkpoints.conversion.text import block_losses, read_blocks
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.seen import weighted
+from headwise.report.conversion import conversion_lines
 from headwise.spec import SpecError
 from helpers.commands import headwise as headwise_command
 from helpers.copying import same, scrambled
@@ -353,6 +355,9 @@ def test_a_budget_takes_the_best_of_what_meets_it(tmp_path, text):
     assert len(done.tried) == 3
     assert all(way.kv <= 0.5 for way in done.tried)
     assert done.after == min(done.tried, key=lambda way: way.loss).shape
+    most = headwise.convert(tmp_path / "model", out=tmp_path / "most", kv=0.75, data=text, steps=1)
+    ranks = [headwise.ModelShape.parse(way.shape).layers[0].qk_rank for way in most.tried]
+    assert 6 in ranks  # no divisor of 8, but three of its four frequencies
     less = headwise.convert(tmp_path / "model", out=tmp_path / "less", params=0.8, data=text, steps=5)
     assert less.parameters_after <= 0.8 * less.parameters_before
     loose = headwise.convert(tmp_path / "model", out=tmp_path / "loose", loss=5.0, data=text, steps=2)
@@ -363,6 +368,42 @@ def test_a_budget_of_a_model_with_biases_is_met_without_a_latent(tmp_path, text)
     saved("llama with biases", tmp_path / "model")
     done = headwise.convert(tmp_path / "model", out=tmp_path / "out", kv=0.5, data=text, steps=2)
     assert [headwise.ModelShape.parse(way.shape).layers[0].kv_latent for way in done.tried] == [0, 0]
+
+
+def test_heads_and_layers_that_do_nothing_go(tmp_path, text):
+    """Their scores are 0: a head whose outputs are 0 has no derivative, a layer that adds nothing no loss."""
+    model = saved("llama", tmp_path / "model")
+    for layer, head in enumerate((2, 0, 3)):
+        model.model.layers[layer].self_attn.o_proj.weight.data[:, 8 * head : 8 * head + 8] = 0
+    for linear in (model.model.layers[1].self_attn.o_proj, model.model.layers[1].mlp.down_proj):
+        linear.weight.data.zero_()
+    model.save_pretrained(tmp_path / "model")
+    done = headwise.convert(tmp_path / "model", "h3", out=tmp_path / "heads", data=text, steps=0)
+    scores = {(one.layer, one.head): one.score for one in done.importance}
+    assert [head for (_, head), score in scores.items() if score == 0] == [2, 0, 1, 2, 3, 3]
+    assert done.converted.change == pytest.approx(0, abs=1e-6)
+    shown = "\n".join(str(getattr(line, "columns", line)) for line in conversion_lines(done))
+    assert "2 (0%)" in shown
+    assert "what heads are worth" in json.dumps(done.chart().to_dict(), ensure_ascii=False)
+    done = headwise.convert(tmp_path / "model", "L2", out=tmp_path / "layers", data=text, steps=0)
+    assert done.dropped == (1,)
+    assert [one.score == pytest.approx(0, abs=1e-6) for one in done.importance] == [False, True, False]
+
+
+@torch.no_grad()
+def test_the_score_of_a_head_is_the_squared_derivative_of_its_gate(tmp_path):
+    """Against a finite difference of the loss as one head's outputs grow."""
+    model = saved("llama", tmp_path / "model").double()
+    blocks = torch.randint(64, (3, 12))
+    scores = importance.head_scores(model, blocks, 4)
+    weight, step = model.model.layers[1].self_attn.o_proj.weight, 1e-2
+    losses = []
+    for sign in (1, -1):
+        weight[:, 16:24] *= 1 + sign * step
+        losses.append(block_losses(model, blocks))
+        weight[:, 16:24] /= 1 + sign * step
+    expected = ((losses[0] - losses[1]) / (2 * step)).square().mean()
+    assert scores[1, 2].item() == pytest.approx(expected.item(), rel=2e-2)
 
 
 def test_healing_agrees_more_with_the_original_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -378,21 +419,29 @@ def test_healing_agrees_more_with_the_original_and_goes_on_where_it_stopped(tmp_
         return F.kl_div(logits[0], logits[1], log_target=True, reduction="batchmean").item()
 
     whole, parts = copy.deepcopy(start), copy.deepcopy(start)
-    healing.heal(teacher, whole, blocks, 0, tmp_path, steps=40)
+    healing.heal(teacher, whole, blocks, Amount(steps=40), tmp_path)
     assert disagreement(whole) < 0.5 * disagreement(start)
     with monkeypatch.context() as patch:
         step, taken = healing._step, []
         patch.setattr(healing, "_step", lambda *args: taken.append(1) or (step(*args) if len(taken) < 8 else stop()))
         with pytest.raises(KeyboardInterrupt):
-            healing.heal(teacher, parts, blocks, 0, tmp_path, steps=40)
+            healing.heal(teacher, parts, blocks, Amount(steps=40), tmp_path)
     again = copy.deepcopy(start)
-    assert healing.heal(teacher, again, blocks, 0, tmp_path, steps=40).steps == 40
+    assert healing.heal(teacher, again, blocks, Amount(steps=40), tmp_path).steps == 40
     for a, b in zip(again.parameters(), whole.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
 def stop():
     raise KeyboardInterrupt
+
+
+def test_healing_is_asked_for_by_the_clock_or_by_steps():
+    assert Amount.read("2m") == Amount(seconds=120)
+    assert Amount.read(3) == Amount(seconds=3)
+    assert Amount.read("300 steps") == Amount.read("300steps") == Amount(steps=300)
+    with pytest.raises(SpecError):
+        Amount.read("many")
 
 
 def test_an_interrupted_command_goes_on(tmp_path, text, monkeypatch):
@@ -426,11 +475,32 @@ def test_an_interrupted_fit_goes_on_after_the_last_layer(tmp_path, text, monkeyp
         headwise.convert(tmp_path / "model", out=tmp_path / "out", **call)
     with pytest.raises(SpecError, match="is there already"):
         headwise.convert(tmp_path / "model", out=tmp_path / "out", **call | {"steps": 4})
+    text.rename(tmp_path / "elsewhere.txt")
+    with pytest.raises(SpecError, match="cannot read --data"):  # nothing that was done is lost by a missing file
+        headwise.convert(tmp_path / "model", out=tmp_path / "out", **call)
+    (tmp_path / "elsewhere.txt").rename(text)
     done = headwise.convert(tmp_path / "model", out=tmp_path / "out", **call)
     assert len(fitted) == 1 + 3 * 3  # three ways of three layers, one of them begun twice
     assert done.converted == whole.converted
     assert done.layers == whole.layers
     same_folders(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_model_that_was_healed_is_not_healed_again(tmp_path, text, monkeypatch):
+    """Interrupted between the last step and the end, at every place where something is written."""
+    saved("llama", tmp_path / "model")
+    call = {"to": "g1", "data": text, "steps": 2, "heal": "5 steps"}
+    headwise.convert(tmp_path / "model", out=tmp_path / "whole", **call)
+    for place in ("_write", "_loaded_back", "_with_card"):
+        out, done, times = tmp_path / place, getattr(conversion, place), itertools.count(1)
+        last = 1 if place == "_with_card" else 2  # the first writes what was converted
+        with monkeypatch.context() as patch:
+            stopping = lambda *args, done=done, times=times, last=last: done(*args) if next(times) < last else stop()  # noqa: E731
+            patch.setattr(conversion, place, stopping)
+            with pytest.raises(KeyboardInterrupt):
+                headwise.convert(tmp_path / "model", out=out, **call)
+        assert headwise.convert(tmp_path / "model", out=out, **call).healing.steps == 5
+        same_folders(out, tmp_path / "whole")
 
 
 def test_several_budgets_go_on_where_they_stopped(tmp_path, text, monkeypatch):

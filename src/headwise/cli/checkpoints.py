@@ -114,7 +114,8 @@ def convert(
         typer.Option("--data", help="Text file to fit, heal and measure on; its end is held out.", show_default="none"),
     ] = None,
     heal: Annotated[
-        str | None, typer.Option(help="Train it this long to agree with the original: 90s, 30m.", show_default="not")
+        str | None,
+        typer.Option(help="Then train it to agree with the original: 90s, 30m, 300steps.", show_default="not"),
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a llama2.c model.", show_default="none")] = None,
     report: Annotated[
@@ -140,7 +141,7 @@ def convert(
         raise SpecError("--report draws what was measured on text: give --data TEXT")
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
     with ExitStack() as stack:
-        healing = later(stack, "healing, seconds")
+        healing = later(stack, "healing, percent")
         options = {"data": data, "heal": heal, "per_layer": per_layer, "track": track, "progress": healing}
         options |= {"watch": bar("layers"), "to": to, "tokenizer": tokenizer}
         options |= {"params": None if params is None else read_share(params, "--params")}

@@ -12,10 +12,11 @@ import copy
 import json
 import math
 import re
+import shutil
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.converter import Converter, Layers
 from headwise.checkpoints.conversion.fitting import STEPS
-from headwise.checkpoints.conversion.healing import STATE
+from headwise.checkpoints.conversion.healing import STATE, Amount, Healed
 from headwise.checkpoints.conversion.healing import heal as train_to_agree
 from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
 from headwise.checkpoints.conversion.target import Target
@@ -36,7 +37,6 @@ from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import llama2c_sizes
 from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import load_model
-from headwise.comparison.question import read_budget
 from headwise.cost import cached_per_token
 from headwise.spec import SpecError
 from headwise.sweep.tracking import Log, open_log
@@ -66,10 +66,10 @@ def convert(
 
     One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. With `per_layer` the
     budget `kv` is shared out by what layers were measured to need; that folder has code that imports headwise. `steps`
-    are of each layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says, and
-    `track` (tensorboard, wandb) shows it. Interrupted, the same call continues after the last layer or step; with
-    `go_on` a folder that the same call has finished is read and not refused. A model of llama2.c, with its `tokenizer`,
-    is written as a Llama, without a target.
+    are of each layer's fit. `heal` is seconds, '30m' or '300 steps': so long it is trained to say what the original
+    says, and `track` (tensorboard, wandb) shows it. Interrupted, the same call continues after the last layer or step;
+    with `go_on` a folder that the same call has finished is read and not refused. A model of llama2.c, with its
+    `tokenizer`, is written as a Llama, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}
@@ -84,12 +84,17 @@ def convert(
     if per_layer and (kv is None or data is None):
         raise SpecError("--per-layer shares out a budget by what layers were measured to need: give --kv and --data")
     steps = STEPS if steps is None else steps
-    seconds = read_budget(heal) if isinstance(heal, str) else heal
-    if seconds is not None and data is None:
+    amount = None if heal is None else Amount.read(heal)
+    if amount is not None and data is None:
         raise SpecError("--heal trains on text: give --data TEXT")
     if heal is None and track:
         raise SpecError("--track shows how healing goes: give --heal 30m")
-    request = {"source": str(source), **asked, "data": None if data is None else str(data), "heal": seconds}
+    request = {
+        "source": str(source),
+        **asked,
+        "data": None if data is None else str(data),
+        "heal": None if amount is None else asdict(amount),
+    }
     request |= {"steps": steps, "per_layer": per_layer}
     if go_on and (finished := _finished(folder, request)):
         return finished
@@ -103,21 +108,23 @@ def convert(
         else:
             work = Converter(source, data, watch or iter, steps, unfinished)
             done, made = _continued(unfinished) or _converted(work, asked | {"per_layer": per_layer}, unfinished)
-            if seconds is not None:
-                unfinished.converted(done.as_dict())
-                done = _healed(work, done, made, seconds, folder, progress, log)
+            if amount is not None:
+                if not unfinished.done():
+                    unfinished.converted(done.as_dict())
+                done = _healed(work, done, made, amount, unfinished, progress, log)
     except SpecError:
         unfinished.discard()
         raise
+    _with_card(done, request)
     unfinished.finish()
-    return _with_card(done, request)
+    (folder / STATE).unlink(missing_ok=True)
+    return done
 
 
-def _with_card(done: Conversion, request: dict[str, Any]) -> Conversion:
+def _with_card(done: Conversion, request: dict[str, Any]) -> None:
     (done.out / "README.md").write_text(done.card())
     facts = json.loads(done.to_json()) | {"request": request}
     (done.out / DONE).write_text(json.dumps(facts, indent=2))
-    return done
 
 
 def _finished(folder: Path, request: dict[str, Any]) -> Conversion | None:
@@ -178,6 +185,7 @@ def _converted(work: Converter, asked: dict[str, Any], unfinished: Unfinished) -
         dropped=tuple(i for i in full.layers if i not in target.layers),
         tried=tuple(tried),
         sensitivity=tuple(found),
+        importance=tuple(work.importance),
     )
     back = _loaded_back(made, folder)
     if work.blocks is None:
@@ -197,18 +205,23 @@ def _healed(
     work: Converter,
     done: Conversion,
     made: Any,
-    seconds: float,
-    folder: Path,
+    amount: Amount,
+    unfinished: Unfinished,
     progress: Callable[[float, float], None] | None,
     log: Log | None,
 ) -> Conversion:
     assert work.blocks is not None
-    layers = [i for i in range(len(work.heads)) if i not in done.dropped]
-    healing = train_to_agree(work.model, made, work.blocks.training, seconds, folder, progress, layers=layers, log=log)
+    folder, layers = unfinished.folder, [i for i in range(len(work.heads)) if i not in done.dropped]
+    if kept := unfinished.kept("healed"):
+        made.load_state_dict(kept["model"])
+        healing = Healed(**kept["healing"])
+    else:
+        text = work.blocks.training
+        healing = train_to_agree(work.model, made, text, amount, folder, progress, layers=layers, log=log)
+        unfinished.keep("healed", {"model": made.state_dict(), "healing": asdict(healing)})
     _write(work, made, folder)
     back = _loaded_back(made, folder)
     before = block_losses(work.model, work.blocks.held)
-    (folder / STATE).unlink(missing_ok=True)
     return replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
 
 
@@ -226,10 +239,17 @@ def _dtype(work: Converter) -> torch.dtype:
 
 
 def _write(work: Converter, made: Any, folder: Path) -> None:
-    """In the precision of the original, with its tokenizer."""
+    """In the precision of the original, with its tokenizer; whole files take the place of those that were there."""
     made.generation_config = work.model.generation_config
-    copy.deepcopy(made).to(_dtype(work)).save_pretrained(folder)
-    work.tokenizer.save_pretrained(folder)
+    new = folder / "writing"
+    shutil.rmtree(new, ignore_errors=True)
+    copy.deepcopy(made).to(_dtype(work)).save_pretrained(new)
+    work.tokenizer.save_pretrained(new)
+    for file in new.iterdir():
+        if file.is_dir():
+            shutil.rmtree(folder / file.name, ignore_errors=True)
+        file.replace(folder / file.name)
+    new.rmdir()
 
 
 def _loaded_back(made: Any, folder: Path) -> Any:

@@ -1,7 +1,9 @@
 """A loaded model that is to be converted: its heads, its text, and the ways in which budgets can be met."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from headwise.checkpoints import reader_of
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate, sensitivities
 from headwise.checkpoints.conversion.coded import with_code
 from headwise.checkpoints.conversion.fitting import FittedLayer, convert_blind, convert_fitted
+from headwise.checkpoints.conversion.importance import Importance, head_rows, head_scores
 from headwise.checkpoints.conversion.native import new_model
 from headwise.checkpoints.conversion.result import Tried
 from headwise.checkpoints.conversion.target import Target, needs_code, read_target, rotary_part
@@ -67,6 +70,7 @@ class Converter:
         self.blocks: Blocks | None = None if data is None else read_blocks(self.tokenizer, data, longest)
         self.watch, self.steps = watch, steps
         self.unfinished, self.ways = unfinished, count()
+        self.importance: list[Importance] = []
 
     @property
     def shape(self) -> AttentionShape:
@@ -76,6 +80,13 @@ class Converter:
     def choice(self) -> Tensor:
         assert self.blocks is not None
         return self.blocks.training[1 :: max(len(self.blocks.training) // CHOICE, 1)][:CHOICE]
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """(layers, heads): what each head is worth."""
+        scores = head_scores(self.model, self.choice, self.shape.heads)
+        self.importance += head_rows(scores)
+        return scores
 
     def described(self, target: Target) -> str:
         return str(ModelShape.of(list(target.shapes), [self.mlps[i] for i in target.layers]))
@@ -96,6 +107,7 @@ class Converter:
             self.watch,
             self.unfinished,
             next(self.ways),
+            self.scores if target.attention.heads < self.shape.heads else None,
         )
         return made, fitted
 
@@ -112,7 +124,7 @@ class Converter:
             return tuple(layers)
         if self.blocks is None:
             raise SpecError("which layers to drop is measured: give --data TEXT")
-        modules = self.model.base_model.layers
+        modules, base = self.model.base_model.layers, float(block_losses(self.model, self.choice).mean())
         try:
             while len(layers) > depth:
                 losses = {}
@@ -120,6 +132,8 @@ class Converter:
                     stay = [modules[i] for i in layers if i != one]
                     self.model.base_model.layers = torch.nn.ModuleList(stay)
                     losses[one] = float(block_losses(self.model, self.choice).mean())
+                if len(layers) == len(modules):
+                    self.importance += [Importance(one, None, loss / base - 1) for one, loss in losses.items()]
                 layers.remove(min(losses, key=lambda one: losses[one]))
         finally:
             self.model.base_model.layers = modules
@@ -151,13 +165,14 @@ class Converter:
         if latent >= 2 and part < old.qk_rank:
             texts += [f"c{latent}-p{part}"]
         rank = int(share * old.qk_rank) // 2 * 2
-        if rank >= 2 and old.qk_rank % rank == 0:
+        if rank >= 2:
             texts += [f"r{rank}"]
         targets = []
         for text in texts if self.blocks is not None else texts[:1]:
-            target = Target(read_target(text, old, len(self.heads))[0], layers)
-            if not needs_code(target, self.model.config, self.heads[0]).each:
-                targets.append(target)
+            with suppress(SpecError):  # of some heads a part turns, which not every rank can share out
+                target = Target(read_target(text, old, len(self.heads))[0], layers)
+                if not needs_code(target, self.model.config, self.heads[0]).each:
+                    targets.append(target)
         if not targets:
             raise SpecError(
                 f"no shape that {self.model.config.model_type} can say keeps {share:.0%} of the cache or less"

@@ -47,6 +47,7 @@ def convert_fitted(
     watch: Callable[..., Any] = iter,
     unfinished: Unfinished | None = None,
     way: int = 0,
+    scores: Tensor | None = None,
 ) -> list[FittedLayer]:
     """From what layers compute on these blocks; what an interrupted call had fitted, on this way, is taken over."""
     (hidden, given), (new_hidden, new_given) = _starts(model, blocks), _starts(made, blocks)
@@ -64,7 +65,8 @@ def convert_fitted(
             layers.append(FittedLayer(**kept["fitted"]))
         else:
             old = old_layers[number].self_attn
-            fill_attention(layer.self_attn, old, reader, number, target.shapes[where[number]], _seen(seen))
+            worth = None if scores is None else scores[number]
+            fill_attention(layer.self_attn, old, reader, number, target.shapes[where[number]], _seen(seen), worth)
             inputs, _, _ = _through(layer, new_hidden, options)
             layers.append(_fit(number, layer.self_attn, inputs, outputs, options, steps))
             if unfinished:

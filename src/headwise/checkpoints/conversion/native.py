@@ -104,7 +104,13 @@ def _latent_model(model: Any, target: Target) -> Any:
 
 @torch.no_grad()
 def fill_attention(
-    attention: Any, old: Any, reader: ProjectionReader, number: int, shape: AttentionShape, seen: Seen | None
+    attention: Any,
+    old: Any,
+    reader: ProjectionReader,
+    number: int,
+    shape: AttentionShape,
+    seen: Seen | None,
+    scores: Tensor | None = None,
 ) -> None:
     """Give a layer's new attention the old heads in its sizes; `old` is the module they come from."""
     heads = reader.heads(number)
@@ -118,7 +124,7 @@ def fill_attention(
     if shape == heads.shape:
         attention.load_state_dict(old.state_dict())
         return None
-    new, pairs = smaller(heads, shape, seen)
+    new, pairs = smaller(heads, shape, seen, scores)
     if hasattr(attention, "headwise"):
         return fill_layer(attention.headwise, new)
     factor = old.scaling / attention.scaling
@@ -132,9 +138,11 @@ def fill_attention(
     return None
 
 
-def smaller(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> tuple[AttentionHeads, Tensor]:
-    """The heads in the sizes of the shape, and which pairs of rows still turn."""
-    kept = _strongest(_absorbed(heads), shape, seen)
+def smaller(
+    heads: AttentionHeads, shape: AttentionShape, seen: Seen | None, scores: Tensor | None = None
+) -> tuple[AttentionHeads, Tensor]:
+    """The heads in the sizes of the shape, and which pairs of rows still turn; of the heads those of largest score."""
+    kept = _strongest(_absorbed(heads), shape, scores)
     rank = heads.shape.qk_rank
     turning = heads.rotated * shape.qk_rank // rank
     if kept.normed and heads.rotated != rank:
@@ -179,13 +187,13 @@ def _fill_norms(
             weight.fill_(times * size(now) / max(size(was), 1e-24))
 
 
-def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> AttentionHeads:
-    """Fewer heads: those whose values and outputs carry most, as many of every group, or whole groups."""
+def _strongest(heads: AttentionHeads, shape: AttentionShape, scores: Tensor | None) -> AttentionHeads:
+    """Fewer heads, as many of every group or whole groups: the best by their scores (H), without them by weights."""
     if shape.heads == heads.shape.heads:
         return heads
-    second = torch.eye(heads.shape.width, dtype=torch.float64) if seen is None else seen.second
-    carried = heads.output.double() @ heads.each_head(heads.value.double())
-    scores = ((carried @ second) * carried).sum((1, 2)).unflatten(0, (len(heads.key), -1))  # (G, H/G)
+    if scores is None:
+        scores = (heads.output.double() @ heads.each_head(heads.value.double())).square().sum((1, 2))
+    scores = scores.unflatten(0, (len(heads.key), -1))  # (G, H/G)
     if shape.kv_heads == len(heads.key):
         each = scores.topk(shape.group, dim=1).indices.sort(1).values
         groups = torch.arange(len(heads.key))

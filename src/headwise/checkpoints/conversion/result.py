@@ -7,6 +7,7 @@ from typing import Any
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.fitting import FittedLayer
 from headwise.checkpoints.conversion.healing import Healed
+from headwise.checkpoints.conversion.importance import Importance
 from headwise.checkpoints.conversion.text import Change
 from headwise.checkpoints.swap.saved import PREFIX
 from headwise.shown import Shown
@@ -45,6 +46,7 @@ class Conversion(Shown):
     dropped: tuple[int, ...] = ()
     tried: tuple[Tried, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()  # with --per-layer
+    importance: tuple[Importance, ...] = ()  # where heads or layers go
 
     @property
     def loading(self) -> str:
@@ -72,7 +74,7 @@ class Conversion(Shown):
         facts = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
         kinds = {"converted": Change, "healed": Change, "healing": Healed}
         facts |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
-        rows = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity}
+        rows = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity, "importance": Importance}
         facts |= {name: tuple(kind(**row) for row in facts[name]) for name, kind in rows.items()}
         return cls(**facts | {"dropped": tuple(facts["dropped"])})
 

@@ -26,18 +26,19 @@ class Unfinished:
 
     folder: Path
     request: dict[str, Any]
+    going_on: bool = False
 
     @classmethod
     def at(cls, folder: Path, request: dict[str, Any]) -> "Unfinished":
         """New, or what the same request had begun; anything else in the folder is refused."""
-        work = cls(folder, request)
-        if work._facts().get("request") != request:
+        going_on = _facts(folder).get("request") == request
+        if not going_on:
             check_new(folder)
-        return work
+        return cls(folder, request, going_on)
 
     def done(self) -> dict[str, Any] | None:
         """What the conversion was, where only healing was interrupted."""
-        return self._facts().get("done")
+        return _facts(self.folder).get("done")
 
     def converted(self, done: dict[str, Any]) -> None:
         """The folder holds the converted model now."""
@@ -66,19 +67,23 @@ class Unfinished:
         (self.folder / REQUEST).unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Of a call that turned out to be impossible: the folder as it was before, where no model is in it yet."""
-        if (self.folder / REQUEST).exists() and self.done() is None:
+        """Of a call that turned out to be impossible; what an earlier one had done stays."""
+        if not self.going_on and (self.folder / REQUEST).exists() and self.done() is None:
             self.finish()
             if not any(self.folder.iterdir()):
                 self.folder.rmdir()
-
-    def _facts(self) -> dict[str, Any]:
-        file = self.folder / REQUEST
-        facts: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        return facts
 
     def _write(self, done: dict[str, Any] | None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         new = self.folder / f"{REQUEST}.new"
         new.write_text(json.dumps({"request": self.request, "done": done}))
         new.replace(self.folder / REQUEST)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """Of the request in a folder; nothing where somebody else's file has its name."""
+    try:
+        facts = json.loads((folder / REQUEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
