@@ -78,18 +78,18 @@ def copy_live(drivers, chance):
 
 
 TO_DRIVER = "SIGKILL to a driver"
-FAULTS = {  # and how often one is made, of a hundred
-    TO_DRIVER: (kill("driver"), 5),
-    "SIGKILL to a worker": (kill("worker"), 66),
-    "SIGKILL to the workers' server": (kill("server"), 6),
-    "SIGKILL to multiprocessing's tracker": (kill("tracker"), 2),
-    "SIGKILL to all processes at once": (kill_everything, 2),
-    "SIGSTOP, SIGCONT to a driver": (stop_and_go_on("driver"), 3),
-    "SIGSTOP, SIGCONT to a worker": (stop_and_go_on("worker"), 4),
-    "SIGSTOP, SIGCONT to the workers' server": (stop_and_go_on("server"), 2),
-    "SIGTERM to a driver": (interrupt(signal.SIGTERM), 2),
-    "SIGINT to a driver": (interrupt(signal.SIGINT), 2),
-    "clock jump (injected)": (jump_clock, 4),
-    "full disk (limit on file size)": (full_disk, 1),
-    "store copied while live": (copy_live, 3),
+FAULTS = {  # and how often one is made, of a thousand: a worker is there again in tenths of a second, a driver is not
+    TO_DRIVER: (kill("driver"), 30),
+    "SIGKILL to a worker": (kill("worker"), 810),
+    "SIGKILL to the workers' server": (kill("server"), 40),
+    "SIGKILL to multiprocessing's tracker": (kill("tracker"), 20),
+    "SIGKILL to all processes at once": (kill_everything, 15),
+    "SIGSTOP, SIGCONT to a driver": (stop_and_go_on("driver"), 12),
+    "SIGSTOP, SIGCONT to a worker": (stop_and_go_on("worker"), 12),
+    "SIGSTOP, SIGCONT to the workers' server": (stop_and_go_on("server"), 12),
+    "SIGTERM to a driver": (interrupt(signal.SIGTERM), 10),
+    "SIGINT to a driver": (interrupt(signal.SIGINT), 10),
+    "clock jump (injected)": (jump_clock, 13),
+    "full disk (limit on file size)": (full_disk, 6),
+    "store copied while live": (copy_live, 13),
 }

@@ -15,7 +15,7 @@ STUDY = ("study", "run", "study.py", "--preset", "smoke", "--workers", "2", "--d
 COMPARE = ("compare", "--task", "nearest-neighbor,dim=8,points=6", "--base", "w8-h2-m16", "--arms", "w8-h1-m16")
 COMPARE += ("--steps", "200", "--seeds", "3", "--lr", "0.003,0.01", "--batch-size", "16", "--workers", "2")
 WORK = {"study run": STUDY, "compare": COMPARE}
-FAULTS_A_ROUND = (20, 120)
+FAULTS_A_ROUND = (40, 200)
 PAUSE_SECONDS = 1.0  # at most, between a sign of work and a fault
 FUTILE = 20  # starts of a driver that is left in peace
 KEPT = ("drivers.log", "study.py", "runs.db", "runs.db-wal", "runs.db-shm")
