@@ -9,8 +9,8 @@ warm-up is 5,000 steps long; a short run needs a larger part of its steps for it
 the rest has learned anything, and models of several layers stay at error 1.
 Power: with one layer the logarithm of a ratio varied by 0.02 between seeds, with two by 0.15, so that three seeds see
 ratios of 1.07 and of 1.7; those claimed are 2 or more. `published-size` is the paper's model with one layer and a tenth
-of its steps (about an hour): it decides nothing, and is set beside the published points. `benchmarks/figure_1.py` trains
-one cell with torch's own layers in a plain loop.
+of its steps (about an hour): it decides nothing, and is set beside the published points. `benchmarks/figure_1.py`
+trains one cell with torch's own layers in a plain loop.
 Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two cores)
 """
 
