@@ -45,7 +45,10 @@ def test_torch_alone_ends_where_headwise_ends(rank, within):
     from headwise.studies import load
 
     rows = cell(
-        study_rows(load("rank-cliff"), "laptop", Store.from_parquet("results")), depth=1, multiplier=1, rank=rank
+        study_rows(load("rank-cliff"), "laptop", Store.from_parquet(FOLDER.parent / "results")),
+        depth=1,
+        multiplier=1,
+        rank=rank,
     )
     assert len(rows) >= 3
     measured = mean(row.metrics["error"] for row in rows)
