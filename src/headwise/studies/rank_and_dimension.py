@@ -18,7 +18,7 @@ Command: headwise study run rank-and-dimension --preset desktop
 """
 
 from headwise.ledger.claims import ERROR
-from headwise.ledger.registration import Arm, Gates, Learned, RateGrid, RegisteredClaim, Registration, Test
+from headwise.ledger.registration import Arm, Gates, Learned, RateGrid, RegisteredClaim, Registration, Scale, Test
 from headwise.options import ModelOptions
 from headwise.studies._recipes.registered import registered_study, smaller
 from headwise.training.run import ProbeName, Recipe
@@ -61,7 +61,7 @@ ARMS = (
 )
 
 
-def gap(scale: str, name: str) -> Test:
+def gap(scale: Scale, name: str) -> Test:
     """Half against full rank, in 32 dimensions against 16."""
     weights = {f"d32:{HALF}": 1.0, f"d32:{FULL}": -1.0, f"d16:{HALF}": -1.0, f"d16:{FULL}": 1.0}
     metric = "share of the gain lost" if scale == "gain" else ERROR
