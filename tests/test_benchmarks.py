@@ -62,3 +62,11 @@ def test_a_large_store_has_runs_that_can_be_read(tmp_path):
         assert store.count() == 1700
         last = list(store.runs(newest=20))
         assert all(run.key == result.key for run, result in last)
+
+
+def test_the_cells_that_are_timed_are_runs():
+    from cells import our_run
+    from overhead import laptop_run
+
+    assert laptop_run(4).model_shape.layers[0].qk_rank == 4
+    assert our_run((8, 1, 1)).model_shape.layers[0].heads == 8
