@@ -181,9 +181,11 @@ def _opposed(weights: dict[str, float], variant: str, base: str) -> dict[str, fl
 # ---- the study -----------------------------------------------------------------------------------------------------
 
 
-def registered_study(name: str, about: str | None, desktop: Registration, smoke: Registration) -> Study:
+def registered_study(
+    name: str, about: str | None, desktop: Registration, smoke: Registration, keep_weights: bool = False
+) -> Study:
     """A study whose presets are registrations; smoke decides nothing."""
-    return Study(name, about or "", {"smoke": smoke, "desktop": desktop}, _cells, _chart, ())
+    return Study(name, about or "", {"smoke": smoke, "desktop": desktop}, _cells, _chart, (), keep_weights)
 
 
 def _cells(preset: Preset) -> list[Cell]:
