@@ -15,7 +15,8 @@ POINTS_A_RUN = 3
 
 def hostile_rows(count):
     """Records: first the runs that studies ask for, with odd metrics; then as many that only look like those."""
-    cells = [cell for study in studies.load_all() for cell in study.of("laptop")]
+    presets = [(study, "laptop" if "laptop" in study.presets else "desktop") for study in studies.load_all()]
+    cells = [cell for study, preset in presets for cell in study.of(preset)]
     specs = [cell.run.model_dump() for cell in cells]
     template, numbers = blank(), itertools.cycle(NUMBERS)
     for number in range(count):
