@@ -16,12 +16,12 @@ POINTS_A_RUN = 3
 def hostile_rows(count):
     """Records: first the runs that studies ask for, with odd metrics; then as many that only look like those."""
     presets = [(study, "laptop" if "laptop" in study.presets else "desktop") for study in studies.load_all()]
-    cells = [cell for study, preset in presets for cell in study.of(preset)]
-    specs = [cell.run.model_dump() for cell in cells]
+    cells = [(cell, study.registration(preset)) for study, preset in presets for cell in study.of(preset)]
+    specs = [(cell.run.model_dump(), registered.column() if registered else "") for cell, registered in cells]
     template, numbers = blank(), itertools.cycle(NUMBERS)
     for number in range(count):
         turn, at = divmod(number, len(specs))
-        spec = specs[at]
+        spec, registration = specs[at]
         if turn:
             spec = spec | {"recipe": spec["recipe"] | {"learning_rate": 1e-9 * turn}}
         names = METRICS[number % 3 :]
@@ -36,6 +36,7 @@ def hostile_rows(count):
             "flops": "9" * (1 + number % 300),
             "seconds": 1e308,
             "numerics": 2,
+            "registration": registration,
         }
 
 
