@@ -268,6 +268,18 @@ def test_looks_stop_as_soon_as_they_decide():
         assert (found.verdict, found.seeds) == ("holds", 4)
 
 
+def test_a_gate_that_fails_at_the_first_look_is_asked_again_at_the_last():
+    looks = (Look(seeds=4, level=0.005), Look(seeds=8, level=0.048))
+    arms = (arm(seeds=8), arm("thin", shape="w16-h4-L1", seeds=8), arm("control", shape="w16-h2-L1-m32", seeds=8))
+    one = claim(gates=Gates(sensitive=("control", "base")))
+    study = study_of(registered(arms=arms, claims=(one,), looks=looks))
+    with Store(":memory:") as store:
+        *_, first, last = go(study, store)
+        assert [len({run.seed for run in runs}) for runs in (first, last)] == [4, 8]
+        (found,) = judge_registered(study, "desktop", store)
+    assert (found.verdict, found.seeds) == ("cannot tell", 8)
+
+
 def test_a_run_that_diverged_cannot_tell():
     study = study_of(registered())
     registration = study.presets["desktop"]

@@ -26,7 +26,7 @@ from headwise.ledger.registration import (
     Saving,
 )
 from headwise.ledger.registration import Test as Contrast
-from headwise.ledger.standing import corrected
+from headwise.ledger.standing import DECIDED, corrected
 from headwise.options import preset
 from headwise.store.rows import Row
 from headwise.training.run import Recipe
@@ -183,7 +183,7 @@ def verdict_at_looks(world, registration, random):
     for look in registration.stages:
         seeds = registration.judged_seeds(look.seeds)
         found = judged(world, registration, random, look.level, [row for row in rows if row.seed in seeds])
-        if found.verdict != "open":
+        if found.verdict in DECIDED:
             return found
     return found
 

@@ -172,7 +172,7 @@ def estimate_of(test: Test, rows: Sequence[Row]) -> AnyEstimate | None:
         return None
     for row in rows:
         blocks = strata.setdefault(row.cell["stratum"], {})
-        blocks.setdefault(row.cell["variant"], {})[row.seed] = row.metrics["error"]
+        blocks.setdefault(row.cell["variant"], {})[row.seed] = row.metrics[test.field]
         no_skill[row.cell["stratum"]] = row.metrics["trivial_error"]
     return estimate(test.scale, strata, no_skill, test.by_stratum, test.base)
 

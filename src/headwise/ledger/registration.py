@@ -106,6 +106,7 @@ class Test(Spec):
     variant: str = Field(description="what is judged, as tables name it")
     baseline: str = Field(description="what it is judged against, as tables name it")
     metric: str
+    field: str = Field(default="error", description="of a row: what is compared, on the scale 'log'")
     scale: Scale = "log"
     weights: dict[str, float] = Field(description="by variant, or by 'stratum:variant'")
     direction: Literal["at most", "at least"]
