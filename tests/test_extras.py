@@ -41,11 +41,9 @@ CORE = (
     "cost gpt2 --json",
     "shapes nanochat-d28 --limit 3",
     "suggest gpt2 --goal memory",
-    "evidence --axis kv_heads",
-    "predict w48-h3-L3 --steps 150",
     "theory bound --dim 16 --rank 4 --heads 1..8",
     "theory heads-needed --dim 16 --rank 4 --error 0.1",
-    "claims",
+    "claims --source Q7",
     "tasks",
     "study list",
     "doctor",
@@ -57,7 +55,7 @@ CORE = (
     "export {folder}/own.csv --store {folder}/own.db",
     "runs merge {folder}/own.jsonl.xz --store {folder}/other.db",
     "inspect {folder}/model",
-    "explore gpt2 --no-browser --out {folder}/explorer.html",
+    "explore gpt2 --no-ledger --no-browser --out {folder}/explorer.html",
 )
 ASKING = {
     "report --out {folder}/page": "report",
