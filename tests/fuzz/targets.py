@@ -102,7 +102,7 @@ def parquet(case, folder):
         pl.DataFrame([row | case], strict=False).write_parquet(file)
     except pl.exceptions.PolarsError:  # no file can say that
         return
-    with Store.from_parquet(file) as read:
+    with Store.from_files(file) as read:
         list(read.runs())
         read.frame()
 

@@ -80,6 +80,7 @@ class Watch:
     on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
     on_step: Callable[[Run, int], None] = lambda run, step: None
+    on_loss: Callable[[Run, float], None] = lambda run, loss: None  # of training, before on_step
     on_points: Callable[[Run, list[Point]], None] = lambda run, points: None  # of its curve, as they are measured
     on_part: Callable[[Run, float], None] = lambda run, part: None  # where steps are not known: how much is done
     on_end: Callable[[Run, RunResult], None] = lambda run, result: None
