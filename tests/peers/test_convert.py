@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import headwise
 from headwise.checkpoints import conversion, files
-from headwise.checkpoints.conversion import fitting, healing, importance, read_share, streaming
+from headwise.checkpoints.conversion import fitting, healing, importance, read_share, streaming, unfinished
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate
 from headwise.checkpoints.conversion.healing import Amount
 from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge, to_latent
@@ -29,6 +29,7 @@ from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.seen import weighted
 from headwise.report.conversion import conversion_lines
 from headwise.spec import SpecError
+from headwise.training import resume
 from helpers.commands import headwise as headwise_command
 from helpers.copying import same, scrambled
 
@@ -324,7 +325,7 @@ def test_a_model_larger_than_memory_goes_on_after_the_last_file(tmp_path, monkey
     monkeypatch.setattr(Weights, "stored", counted)
     with pytest.raises(KeyboardInterrupt):
         headwise.convert(tmp_path / "model", "g2", out=tmp_path / "out")
-    assert (tmp_path / "out" / "shard-0.safetensors").exists()
+    assert (tmp_path / "out" / "fresh" / "shard-0.safetensors").exists()
     asked.clear()
     asked.extend([""] * 20)
     headwise.convert(tmp_path / "model", "g2", out=tmp_path / "out")
@@ -419,15 +420,15 @@ def test_healing_agrees_more_with_the_original_and_goes_on_where_it_stopped(tmp_
         return F.kl_div(logits[0], logits[1], log_target=True, reduction="batchmean").item()
 
     whole, parts = copy.deepcopy(start), copy.deepcopy(start)
-    healing.heal(teacher, whole, blocks, Amount(steps=40), tmp_path)
+    healing.heal(teacher, whole, blocks, Amount(steps=40), tmp_path / "whole")
     assert disagreement(whole) < 0.5 * disagreement(start)
     with monkeypatch.context() as patch:
         step, taken = healing._step, []
         patch.setattr(healing, "_step", lambda *args: taken.append(1) or (step(*args) if len(taken) < 8 else stop()))
         with pytest.raises(KeyboardInterrupt):
-            healing.heal(teacher, parts, blocks, Amount(steps=40), tmp_path)
+            healing.heal(teacher, parts, blocks, Amount(steps=40), tmp_path / "state")
     again = copy.deepcopy(start)
-    assert healing.heal(teacher, again, blocks, Amount(steps=40), tmp_path).steps == 40
+    assert healing.heal(teacher, again, blocks, Amount(steps=40), tmp_path / "state").steps == 40
     for a, b in zip(again.parameters(), whole.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -453,12 +454,12 @@ def test_an_interrupted_command_goes_on(tmp_path, text, monkeypatch):
     call = {"to": "g1", "out": tmp_path / "out", "data": text, "steps": 2, "heal": 3.0}
     with pytest.raises(KeyboardInterrupt):
         headwise.convert(tmp_path / "model", **call)
-    assert torch.load(tmp_path / "out" / healing.STATE, weights_only=True)["steps"] == 7
+    assert resume.read(tmp_path / "out" / unfinished.STATE)[1]["steps"] == 7
     done = headwise.convert(tmp_path / "model", **call)
     assert done.healing.steps > 7
     assert done.healed.loss != done.converted.loss
     assert {file.name for file in (tmp_path / "out").iterdir()} >= {"README.md", "conversion.json", "config.json"}
-    assert not (tmp_path / "out" / healing.STATE).exists()
+    assert not {unfinished.STATE, unfinished.REQUEST, unfinished.FRESH} & {f.name for f in (tmp_path / "out").iterdir()}
     loaded(tmp_path / "out")
     with pytest.raises(SpecError, match="is there already"):
         headwise.convert(tmp_path / "model", **call)
@@ -491,9 +492,8 @@ def test_a_model_that_was_healed_is_not_healed_again(tmp_path, text, monkeypatch
     saved("llama", tmp_path / "model")
     call = {"to": "g1", "data": text, "steps": 2, "heal": "5 steps"}
     headwise.convert(tmp_path / "model", out=tmp_path / "whole", **call)
-    for place in ("_write", "_loaded_back", "_with_card"):
-        out, done, times = tmp_path / place, getattr(conversion, place), itertools.count(1)
-        last = 1 if place == "_with_card" else 2  # the first writes what was converted
+    for place in ("_write", "_loaded_back"):
+        out, done, times, last = tmp_path / place, getattr(conversion, place), itertools.count(1), 2
         with monkeypatch.context() as patch:
             stopping = lambda *args, done=done, times=times, last=last: done(*args) if next(times) < last else stop()  # noqa: E731
             patch.setattr(conversion, place, stopping)

@@ -45,7 +45,10 @@ def inspect(
 ) -> None:
     """Measure which rank the heads of a trained model really use."""
     import headwise
+    from headwise.extras import require
 
+    if report is not None:
+        require("report", "charts")
     inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=bar("layers"))
     files: list[Path] = []
     if report is not None:
@@ -134,11 +137,14 @@ def convert(
 
     import headwise
     from headwise.checkpoints.conversion import read_share
+    from headwise.extras import require
     from headwise.report.conversion import conversion_lines, frontier_lines
     from headwise.spec import SpecError
 
-    if report is not None and data is None:
-        raise SpecError("--report draws what was measured on text: give --data TEXT")
+    if report is not None:
+        require("report", "charts")
+        if data is None:
+            raise SpecError("--report draws what was measured on text: give --data TEXT")
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
     with ExitStack() as stack:
         healing = later(stack, "healing, percent")

@@ -12,7 +12,6 @@ import copy
 import json
 import math
 import re
-import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.converter import Converter, Layers
 from headwise.checkpoints.conversion.fitting import STEPS
-from headwise.checkpoints.conversion.healing import STATE, Amount, Healed
+from headwise.checkpoints.conversion.healing import Amount
 from headwise.checkpoints.conversion.healing import heal as train_to_agree
 from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
 from headwise.checkpoints.conversion.target import Target
@@ -87,55 +86,65 @@ def convert(
     amount = None if heal is None else Amount.read(heal)
     if amount is not None and data is None:
         raise SpecError("--heal trains on text: give --data TEXT")
-    if heal is None and track:
+    if amount is None and track:
         raise SpecError("--track shows how healing goes: give --heal 30m")
-    request = {
-        "source": str(source),
-        **asked,
-        "data": None if data is None else str(data),
-        "heal": None if amount is None else asdict(amount),
-    }
-    request |= {"steps": steps, "per_layer": per_layer}
-    if go_on and (finished := _finished(folder, request)):
-        return finished
+    request = {"source": str(source), **asked, "data": None if data is None else str(data), "steps": steps}
+    request |= {"heal": None if amount is None else asdict(amount), "per_layer": per_layer}
+    if go_on and (whole := _whole(folder, request)):
+        return whole
     unfinished = Unfinished.at(folder, request)
-    log = open_log(track, "convert", folder.name, request) if track else None
-    try:
+
+    def make() -> Conversion:
         if streaming.too_large(source):
-            if to is None or data is not None:
-                raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
-            done = streaming.convert_streamed(source, to, unfinished)
-        else:
-            work = Converter(source, data, watch or iter, steps, unfinished)
-            done, made = _continued(unfinished) or _converted(work, asked | {"per_layer": per_layer}, unfinished)
-            if amount is not None:
-                if not unfinished.done():
-                    unfinished.converted(done.as_dict())
-                done = _healed(work, done, made, amount, unfinished, progress, log)
+            return _streamed(source, to if data is None else None, unfinished)
+        log = open_log(track, "convert", folder.name, request) if track else None
+        work = Converter(source, data, watch or iter, steps, unfinished)
+        done, made = _continued(unfinished) or _converted(work, asked | {"per_layer": per_layer}, unfinished)
+        if amount is None or done.healing is not None:
+            return done
+        unfinished.converted(done.as_dict())
+        return _healed(work, done, made, amount, unfinished, progress, log)
+
+    return _finished(unfinished, make)
+
+
+def _finished(unfinished: Unfinished, make: Callable[[], Conversion]) -> Conversion:
+    """What is made, with its card; then the folder is whole."""
+    try:
+        done = make()
     except SpecError:
         unfinished.discard()
         raise
-    _with_card(done, request)
+    (done.out / "README.md").write_text(done.card())
+    facts = json.loads(done.to_json()) | {"request": unfinished.request}
+    (done.out / DONE).write_text(json.dumps(facts, indent=2))
     unfinished.finish()
-    (folder / STATE).unlink(missing_ok=True)
     return done
 
 
-def _with_card(done: Conversion, request: dict[str, Any]) -> None:
-    (done.out / "README.md").write_text(done.card())
-    facts = json.loads(done.to_json()) | {"request": request}
-    (done.out / DONE).write_text(json.dumps(facts, indent=2))
-
-
-def _finished(folder: Path, request: dict[str, Any]) -> Conversion | None:
+def _whole(folder: Path, request: dict[str, Any]) -> Conversion | None:
     """What this very call has written before."""
     facts = json.loads((folder / DONE).read_text()) if (folder / DONE).exists() else {}
     return Conversion.read(facts) if facts.pop("request", None) == request else None
 
 
+def _streamed(source: str | Path, to: str | None, unfinished: Unfinished) -> Conversion:
+    if to is None:
+        raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
+    made: list[Conversion] = []
+    unfinished.write(lambda fresh: made.append(streaming.convert_streamed(source, to, fresh)), in_parts=True)
+    return replace(made[0], out=unfinished.folder)
+
+
 def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
     """The same model as a Llama of transformers."""
-    write_llama2c(source, folder, tokenizer)
+    unfinished = Unfinished.at(folder, {"source": str(source), "tokenizer": str(tokenizer)})
+    return _finished(unfinished, lambda: _llama(source, tokenizer, unfinished))
+
+
+def _llama(source: str | Path, tokenizer: str | Path | None, unfinished: Unfinished) -> Conversion:
+    folder = unfinished.folder
+    unfinished.write(lambda fresh: write_llama2c(source, fresh, tokenizer))
     opened = open_checkpoint(folder)
     shape = opened.shape_of([opened.heads(i).shape for i in range(len(opened.layers))])
     count = sum(math.prod(size) for size in opened.weights.shapes.values())
@@ -168,7 +177,7 @@ def _converted(work: Converter, asked: dict[str, Any], unfinished: Unfinished) -
         target, made, layers, tried = work.best(work.within_params(asked["params"]))
     else:
         target, made, layers, tried = work.within_loss(asked["loss"])
-    _write(work, made, folder)
+    _write(work, made, unfinished)
     full = Target(work.shape, tuple(range(len(work.heads))))
     size = torch.finfo(_dtype(work)).bits // 8
     done = Conversion(
@@ -211,18 +220,15 @@ def _healed(
     log: Log | None,
 ) -> Conversion:
     assert work.blocks is not None
-    folder, layers = unfinished.folder, [i for i in range(len(work.heads)) if i not in done.dropped]
-    if kept := unfinished.kept("healed"):
-        made.load_state_dict(kept["model"])
-        healing = Healed(**kept["healing"])
-    else:
-        text = work.blocks.training
-        healing = train_to_agree(work.model, made, text, amount, folder, progress, layers=layers, log=log)
-        unfinished.keep("healed", {"model": made.state_dict(), "healing": asdict(healing)})
-    _write(work, made, folder)
-    back = _loaded_back(made, folder)
+    layers = [i for i in range(len(work.heads)) if i not in done.dropped]
+    text = work.blocks.training
+    healing = train_to_agree(work.model, made, text, amount, unfinished.state, progress, layers, log)
+    _write(work, made, unfinished)
+    back = _loaded_back(made, unfinished.folder)
     before = block_losses(work.model, work.blocks.held)
-    return replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
+    done = replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
+    unfinished.converted(done.as_dict())  # healed: never again, whatever is left of its state
+    return done
 
 
 def _continued(unfinished: Unfinished) -> tuple[Conversion, Any] | None:
@@ -238,18 +244,15 @@ def _dtype(work: Converter) -> torch.dtype:
     return found
 
 
-def _write(work: Converter, made: Any, folder: Path) -> None:
-    """In the precision of the original, with its tokenizer; whole files take the place of those that were there."""
+def _write(work: Converter, made: Any, unfinished: Unfinished) -> None:
+    """In the precision of the original, with its tokenizer."""
     made.generation_config = work.model.generation_config
-    new = folder / "writing"
-    shutil.rmtree(new, ignore_errors=True)
-    copy.deepcopy(made).to(_dtype(work)).save_pretrained(new)
-    work.tokenizer.save_pretrained(new)
-    for file in new.iterdir():
-        if file.is_dir():
-            shutil.rmtree(folder / file.name, ignore_errors=True)
-        file.replace(folder / file.name)
-    new.rmdir()
+
+    def save(folder: Path) -> None:
+        copy.deepcopy(made).to(_dtype(work)).save_pretrained(folder)
+        work.tokenizer.save_pretrained(folder)
+
+    unfinished.write(save)
 
 
 def _loaded_back(made: Any, folder: Path) -> Any:

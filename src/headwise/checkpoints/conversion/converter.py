@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headwise.checkpoints import reader_of
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate, sensitivities
-from headwise.checkpoints.conversion.coded import with_code
 from headwise.checkpoints.conversion.fitting import FittedLayer, convert_blind, convert_fitted
+from headwise.checkpoints.conversion.hosted import with_code
 from headwise.checkpoints.conversion.importance import Importance, head_rows, head_scores
 from headwise.checkpoints.conversion.native import new_model
 from headwise.checkpoints.conversion.result import Tried

@@ -61,8 +61,8 @@ def convert_fitted(
         layer, options = made.base_model.layers[where[number]], new_given[where[number]]
         part = f"way-{way}-layer-{number}"
         if unfinished and (kept := unfinished.kept(part)):
-            layer.self_attn.load_state_dict(kept["state"])
-            layers.append(FittedLayer(**kept["fitted"]))
+            layer.self_attn.load_state_dict(kept[0])
+            layers.append(FittedLayer(**kept[1]))
         else:
             old = old_layers[number].self_attn
             worth = None if scores is None else scores[number]
@@ -70,7 +70,7 @@ def convert_fitted(
             inputs, _, _ = _through(layer, new_hidden, options)
             layers.append(_fit(number, layer.self_attn, inputs, outputs, options, steps))
             if unfinished:
-                unfinished.keep(part, {"state": layer.self_attn.state_dict(), "fitted": asdict(layers[-1])})
+                unfinished.keep(part, layer.self_attn.state_dict(), asdict(layers[-1]))
         _, _, new_hidden = _through(layer, new_hidden, options)
     return layers
 

@@ -2,8 +2,8 @@
 
 The loss is the divergence between the two models' predictions at every token, so the original is the teacher, and how
 far the hidden states after each layer are from those of the layer it comes from. All weights are trained; the learning
-rate falls to 0 over the time that was given. What there is is saved as it goes on: the same command continues where it
-stopped.
+rate falls to 0 over the time that was given. What there is is saved as it goes on, and at the end, until the model is
+written: the same command continues where it stopped.
 """
 
 import re
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from headwise.comparison.question import read_budget
 from headwise.sweep.tracking import Log
+from headwise.training import resume
 from headwise.training.run import RunResult
 
 RATE, WARM_UP, BATCH = 1e-3, 20, 16
 SAVE_SECONDS = 60.0
-STATE = "healing.pt"
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ def heal(
     model: Any,
     blocks: Tensor,
     amount: Amount,
-    folder: Path,
+    state: Path,
     progress: Callable[[float, float], None] | None = None,
     layers: Sequence[int] | None = None,
     log: Log | None = None,
 ) -> Healed:
-    """Train `model` in place for so long, what came before an interruption included.
+    """Train `model` in place for so long, what the file `state` has included.
 
     `layers` are those of the teacher that the model's come from; all of them where it has as many. `log` is shown the
     loss and the learning rate of every step.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
-    done, spent = _resume(model, optimizer, folder / STATE)
+    done, spent = _resume(model, optimizer, state)
     model.train()
     saved = started = time.monotonic()
     begun, result = spent, None
@@ -88,15 +88,13 @@ def heal(
                 rate = optimizer.param_groups[0]["lr"]
                 log.add([(done, "healing loss", loss), (done, "learning rate", rate)])
             if time.monotonic() - saved > SAVE_SECONDS:
-                _save(model, optimizer, done, spent, folder / STATE)
+                _save(model, optimizer, done, spent, state)
                 saved = time.monotonic()
             if progress is not None:
                 progress(100 * amount.share(done, spent), 100)
         result = RunResult("", "done", {"steps": float(done), "seconds": spent})
-    except KeyboardInterrupt:
-        _save(model, optimizer, done, spent, folder / STATE)
-        raise
-    finally:
+    finally:  # done, or interrupted
+        _save(model, optimizer, done, spent, state)
         if log is not None:
             log.close(result)
     model.eval()
@@ -132,16 +130,25 @@ def _rows(step: int, count: int) -> Tensor:
 
 
 def _save(model: Any, optimizer: torch.optim.Optimizer, steps: int, seconds: float, file: Path) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps, "seconds": seconds}
-    new = file.with_suffix(".new")
-    torch.save(state, new)
-    new.replace(file)
+    tensors = {f"model.{name}": one for name, one in model.named_parameters()}
+    for number, kept in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in kept.items()}
+    resume.write(file, tensors, {"steps": steps, "seconds": seconds})
 
 
 def _resume(model: Any, optimizer: torch.optim.Optimizer, file: Path) -> tuple[int, float]:
-    if not file.exists():
+    resume.remove_abandoned(file)
+    contents = resume.read(file)
+    if contents is None:
         return 0, 0.0
-    state = torch.load(file, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["steps"], state["seconds"]
+    tensors, facts = contents
+    state: dict[int, dict[str, Tensor]] = {}
+    for name in tensors:
+        if name.startswith("optimizer."):
+            _, number, part = name.split(".")
+            state.setdefault(int(number), {})[part] = tensors[name]
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+    return facts["steps"], facts["seconds"]

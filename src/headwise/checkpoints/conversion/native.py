@@ -47,11 +47,21 @@ def _same_family(model: Any, target: Target) -> Any:
     config.num_attention_heads, config.num_key_value_heads = shape.heads, shape.kv_heads
     config.head_dim = shape.qk_rank
     _keep_layers(config, target.layers)
+    _check_sayable(config, type(model).__name__)
     made = type(model)(config)
     for layer in made.base_model.layers:
         if layer.self_attn.head_dim != shape.qk_rank:
             raise SpecError(f"the configuration of {type(model).__name__} cannot say heads of rank {shape.qk_rank}")
     return made
+
+
+def _check_sayable(config: Any, name: str) -> None:
+    """Configurations check themselves, but only as they are written: with an error of a library of their own."""
+    try:
+        config.validate()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SpecError(f"the configuration of {name} cannot say that shape ({reason})") from None
 
 
 def _keep_layers(config: Any, layers: tuple[int, ...]) -> None:

@@ -70,13 +70,14 @@ class Conversion(Shown):
 
     @classmethod
     def read(cls, facts: dict[str, Any]) -> "Conversion":
-        """From what `as_dict` gave."""
-        facts = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
+        """What `as_dict` gave, as it comes back from JSON."""
         kinds = {"converted": Change, "healed": Change, "healing": Healed}
-        facts |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
-        rows = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity, "importance": Importance}
-        facts |= {name: tuple(kind(**row) for row in facts[name]) for name, kind in rows.items()}
-        return cls(**facts | {"dropped": tuple(facts["dropped"])})
+        parts = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity}
+        parts |= {"importance": Importance}
+        read = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
+        read |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        read |= {name: tuple(kind(**one) for one in facts[name]) for name, kind in parts.items()}
+        return cls(**read | {"dropped": tuple(facts["dropped"])})
 
     def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [

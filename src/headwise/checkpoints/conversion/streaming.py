@@ -18,7 +18,6 @@ from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.conversion.native import smaller
 from headwise.checkpoints.conversion.result import Conversion
 from headwise.checkpoints.conversion.target import read_target
-from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import Weights, begun_shards, open_weights, write_config, write_weights
 from headwise.checkpoints.reader import ProjectionReader
 from headwise.cost import cached_per_token
@@ -38,9 +37,11 @@ def _count(weights: Weights) -> int:
     return sum(math.prod(size) for size in weights.shapes.values())
 
 
-def convert_streamed(source: str | Path, to: str, unfinished: Unfinished) -> Conversion:
-    """Fewer key/value heads, fewer heads or smaller ranks, in the family's own configuration."""
-    folder = unfinished.folder
+def convert_streamed(source: str | Path, to: str, folder: Path) -> Conversion:
+    """Fewer key/value heads, fewer heads or smaller ranks, in the family's own configuration.
+
+    Files of weights that an interrupted call had finished in the folder are not made again.
+    """
     reader = open_checkpoint(source)
     depth = len(reader.layers)
     heads = reader.heads(0)
@@ -58,7 +59,6 @@ def convert_streamed(source: str | Path, to: str, unfinished: Unfinished) -> Con
     sizes = {"num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.qk_rank}
     config = reader.weights.config | sizes
     _check(config, reader, shape)
-    unfinished.begin()
     write_weights(
         folder, _tensors(reader, shape, {name for names in begun_shards(folder) for name in names}), go_on=True
     )

@@ -1,11 +1,12 @@
 """What a model shall become: a shape read from text, and whether its family's own configuration can say it."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.shape import AttentionShape
-from headwise.spec import SpecError
+from headwise.spec import SpecError, shortened
 
 LATENTS = ("llama", "mistral", "qwen2", "qwen3")  # all of whose model but attention a DeepSeek-V3 can say
 
@@ -43,10 +44,11 @@ def read_target(text: str, old: AttentionShape, depth: int) -> tuple[AttentionSh
     wanted: dict[str, int] = {}
     for part in text.split("-"):
         name = _LETTERS.get(part[:1].lower())
-        if name is None or not part[1:].isdigit() or int(part[1:]) < 1:
+        if name is None or not re.fullmatch("[1-9][0-9]{0,8}", part[1:]):
             raise SpecError(
-                f"--to '{text}': '{part}' is none of g2 (key/value heads), h4 (heads), r16 (rank of heads), c256-p32 "
-                "(a latent and its rotary part), L6 (layers), or several of them with -"
+                f"--to '{shortened(text)}': '{shortened(part)}' is none of g2 (key/value heads), h4 (heads), r16 "
+                "(rank of heads), v16 (of values), c256-p32 (a latent and its rotary part), L6 (layers), or several of "
+                "them with -"
             )
         wanted[name] = int(part[1:])
     layers = wanted.pop("depth", depth)
