@@ -54,13 +54,12 @@ CORE = (
     "export {folder}/own.jsonl.xz --store {folder}/own.db",
     "export {folder}/own.csv --store {folder}/own.db",
     "runs merge {folder}/own.jsonl.xz --store {folder}/other.db",
-    "inspect {folder}/model",
+    "inspect {folder}/model --report {folder}/heads.html",
     "explore gpt2 --no-ledger --no-browser --out {folder}/explorer.html",
 )
 ASKING = {
     "report --out {folder}/page": "report",
     "theory bound --dim 16 --rank 4 --heads 1..8 --chart {folder}/chart": "report",
-    "inspect {folder}/model --report {folder}/heads.html": "report",
     "export {folder}/own.parquet --store {folder}/own.db": "frames",
     "train --task images --steps 2 --store {folder}/own.db": "data",
 }

@@ -114,8 +114,9 @@ def render(
     origin: str = "",
     inspection: Any = None,
     charts: bool = True,
+    lead: str = "",
 ) -> str:
-    """The page as text."""
+    """The page as text; `lead` is the name of an inspected model that the page begins with."""
     import headwise
 
     own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
@@ -136,6 +137,7 @@ def render(
         claims=data["claims"],
         evidence=data["evidence"],
         origin=origin,
+        lead=lead,
         version=headwise.__version__,
     )
 
