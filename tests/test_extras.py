@@ -129,7 +129,7 @@ def test_the_extras_are_those_of_the_package():
     for name, modules in EXTRAS.items():
         wheels = {re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"][name]}
         assert wheels == {WHEELS.get(module, module) for module in modules}
-        assert has(name), "the tests need all of them"
+        assert has(name) or name == "track", "the tests need the others"
     core = {re.match(r"[\w-]+", one)[0] for one in PROJECT["dependencies"]}
     assert not core & {WHEELS.get(module, module) for module in MODULES}
 
