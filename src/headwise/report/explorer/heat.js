@@ -46,7 +46,7 @@ class HeatMaps {
 
   scale() {
     const stops = Array.from({ length: 11 }, (_, at) => draw("rect", { x: at * 12, y: 0, width: 12, height: 12, fill: heatColour(at / 10) }));
-    return make("p", { class: "note" }, "0 ", draw("svg", { width: 132, height: 12, "aria-hidden": true }, ...stops), " 1: all of the rank, or a copy of another head");
+    return make("p", { class: "note" }, "0 ", draw("svg", { width: 132, height: 12, role: "img", "aria-label": "colours from 0 to 1" }, ...stops), " 1: all of the rank, or a copy of another head");
   }
 
   // What to try, where the file says it.
