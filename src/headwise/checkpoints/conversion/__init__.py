@@ -25,6 +25,7 @@ from torch import Tensor
 from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
+from headwise.checkpoints.conversion.coded import convert_coded, needs_code
 from headwise.checkpoints.conversion.converter import Converter, Layers
 from headwise.checkpoints.conversion.fitting import STEPS, FittedLayer
 from headwise.checkpoints.conversion.healing import STATE
@@ -32,7 +33,8 @@ from headwise.checkpoints.conversion.healing import heal as train_to_agree
 from headwise.checkpoints.conversion.native import Target
 from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
 from headwise.checkpoints.conversion.text import Change, block_losses, change_of
-from headwise.checkpoints.files import check_new, llama2c_sizes
+from headwise.checkpoints.files import check_new, write_gguf
+from headwise.checkpoints.foreign import GGUF, llama2c_sizes
 from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import load_model
 from headwise.comparison.question import read_budget
@@ -63,21 +65,21 @@ def convert(
     One of `to`, `kv`, `params` (shares, 0.25) and `loss` (0.01 is +1 %) says what it shall be. With `per_layer` the
     budget `kv` is shared out by what layers were measured to need; that folder has code that imports headwise. `steps`
     are of each layer's fit. `heal` is seconds, or '30m': so long it is trained to say what the original says.
-    Interrupted, healing continues with the same call. A model of llama2.c, with its `tokenizer`, is written as a Llama,
-    without a target.
+    Interrupted, healing continues with the same call. A model of llama2.c, with its `tokenizer`, and one in a GGUF file
+    are written as folders, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}
-    if Path(source).is_file() and llama2c_sizes(Path(source)):
+    if Path(source).is_file() and (Path(source).suffix == GGUF or llama2c_sizes(Path(source))):
         if any(value is not None for value in asked.values()):
-            raise SpecError(
-                f"'{source}' is a model of llama2.c: convert it to a folder first, without --to and budgets"
-            )
-        return _from_llama2c(source, folder, tokenizer)
+            raise SpecError(f"'{source}' is one file: convert it to a folder first, without --to and budgets")
+        return _from_file(Path(source), folder, tokenizer)
     if sum(value is not None for value in asked.values()) != 1:
         raise SpecError("give one of --to SHAPE, --kv 50%, --params 70% and --loss +1%: what the model shall become")
     if per_layer and (kv is None or data is None):
         raise SpecError("--per-layer shares out a budget by what layers were measured to need: give --kv and --data")
+    if needs_code(source):
+        return _with_card(convert_coded(source, None if per_layer or heal is not None else to, data, folder))
     steps = STEPS if steps is None else steps
     seconds = read_budget(heal) if isinstance(heal, str) else heal
     if seconds is not None and data is None:
@@ -109,14 +111,18 @@ def _with_card(done: Conversion) -> Conversion:
     return done
 
 
-def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
-    """The same model as a Llama of transformers."""
-    write_llama2c(source, folder, tokenizer)
+def _from_file(source: Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
+    """The same model as a folder of transformers."""
+    if source.suffix == GGUF:
+        write_gguf(source, folder)
+    else:
+        write_llama2c(source, folder, tokenizer)
     opened = open_checkpoint(folder)
     shape = opened.shape_of([opened.heads(i).shape for i in range(len(opened.layers))])
     count = sum(math.prod(size) for size in opened.weights.shapes.values())
     cache = 4 * cached_per_token(shape)
-    return Conversion(str(source), folder, "LlamaForCausalLM", str(shape), str(shape), count, count, cache, cache)
+    architecture = opened.weights.config["architectures"][0]
+    return Conversion(str(source), folder, architecture, str(shape), str(shape), count, count, cache, cache)
 
 
 def frontier(source: str | Path, shares: list[float], *, out: str | Path, **options: Any) -> Frontier:
