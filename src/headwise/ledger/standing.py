@@ -26,6 +26,8 @@ from headwise.sweep.plan import work
 from headwise.sweep.resolve import fitted
 from headwise.training.run import Execution, Run, RunResult
 
+DECIDED = ("holds", "fails")  # what ends a study at a look: a gate that fails there may pass with all seeds
+
 # ---- rows of a registered study ------------------------------------------------------------------------------------
 
 
@@ -110,7 +112,7 @@ def registered_stages(
         return
     for look in registration.stages:
         yield planned(registration.judged(known, count=look.seeds))
-        if all(judgement.verdict != "open" for judgement in judge_registered(study, preset, store)):
+        if all(judgement.verdict in DECIDED for judgement in judge_registered(study, preset, store)):
             return
 
 
@@ -169,7 +171,7 @@ def _judged(
         if not _complete(registration, claim, mine, look.seeds):
             break
         last = judge_rows(registration, claim, mine, rates, look.level)
-        if last.verdict != "open":
+        if last.verdict in DECIDED:
             break
     if last is None or preset == "smoke":
         done = f"{len(found)} of {len(registration.cells())} judged runs" if found else "no judged runs yet"

@@ -15,7 +15,8 @@ from headwise.checkpoints.conversion.fitting import FittedLayer
 from headwise.checkpoints.conversion.native import read_target, smaller
 from headwise.checkpoints.conversion.result import Conversion
 from headwise.checkpoints.conversion.text import BATCH, Blocks, block_losses, change_of, read_blocks
-from headwise.checkpoints.files import check_new, open_weights
+from headwise.checkpoints.conversion.unfinished import Unfinished
+from headwise.checkpoints.files import open_weights
 from headwise.checkpoints.on_text import TOKENIZERS, load_model
 from headwise.checkpoints.reader import find_number
 from headwise.checkpoints.seen import Seen
@@ -39,14 +40,13 @@ def needs_code(source: str | Path) -> bool:
 
 
 @torch.no_grad()
-def convert_coded(source: str | Path, to: str | None, data: str | Path | None, out: Path) -> Conversion:
+def convert_coded(source: str | Path, to: str | None, data: str | Path | None, unfinished: Unfinished) -> Conversion:
     """The model with attention of headwise in every layer, in a new folder."""
     if to is None:
         raise SpecError(
             f"'{source}' has a configuration that counts no key/value heads: give --to, such as r16 or g2; budgets, "
             "--per-layer and --heal are for decoders that count them"
         )
-    check_new(out)
     folder = open_weights(source).path
     if not folder.is_dir():
         raise SpecError(f"'{source}' is a file: give the folder with its config.json")
@@ -66,16 +66,14 @@ def convert_coded(source: str | Path, to: str | None, data: str | Path | None, o
         for number, (place, shape, tokens) in enumerate(zip(found, shapes, seen, strict=True))
     )
     remember(model)
-    model.save_pretrained(out)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(out)
+    unfinished.write(lambda new: [one.save_pretrained(new) for one in (model, tokenizer) if one is not None])
     by_layer = dict(zip(dict.fromkeys(reader.layers), zip(found, shapes, strict=True), strict=True))
     mlps = [reader.mlp(layer) for layer in reader.layers]
     kept = [(place.heads.shape, shape) for place, shape in by_layer.values() if place.causal]
     old, new = (4 * sum(pair[i].cached_per_token for pair in kept) for i in (0, 1))
     return Conversion(
         source=str(source),
-        out=out,
+        out=unfinished.folder,
         architecture=type(model).__name__,
         before=str(ModelShape.of([by_layer[layer][0].heads.shape for layer in reader.layers], mlps)),
         after=str(ModelShape.of([by_layer[layer][1] for layer in reader.layers], mlps)),
@@ -84,7 +82,7 @@ def convert_coded(source: str | Path, to: str | None, data: str | Path | None, o
         kv_bytes_before=old,
         kv_bytes_after=new,
         layers=layers,
-        **_scored(out, blocks, losses),
+        **_scored(unfinished.folder, blocks, losses),
     )
 
 
