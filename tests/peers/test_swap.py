@@ -683,6 +683,19 @@ def test_a_latent_is_saved_and_loaded(tmp_path):
     assert torch.equal(run(back.eval(), given), run(new.eval(), given))
 
 
+@pytest.mark.parametrize(("shape", "fresh"), [("w32-h4-r12-g2", False), ("w32-h4-r12-c8-p4", True)])
+def test_lora_trains_what_the_guide_names(shape, fresh):
+    peft = pytest.importorskip("peft")
+    new, _ = swapped(make("llama", torch.float32), shape, fresh=fresh)
+    names = ["headwise.input", "headwise.output", *(["headwise.kv_up"] if fresh else [])]
+    model = peft.get_peft_model(new, peft.LoraConfig(target_modules=names, task_type="CAUSAL_LM"))
+    trained = {name.split("self_attn.")[1].split(".lora")[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == set(names)
+    given = inputs("llama", torch.float32, "none")
+    model(**given, labels=given["input_ids"]).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
 def test_names_that_the_guide_gives_for_lora():
     new, _ = swapped(make("qwen3", torch.float32), "w32-h4-r12-g2")
     linears = {name for name, module in new.named_modules() if isinstance(module, nn.Linear) and ".self_attn" in name}
