@@ -40,7 +40,16 @@ class RopeScaling(Spec):
     def _check(self) -> "RopeScaling":
         if self.kind != "linear" and not self.context:
             raise SpecError(f"rope scaling '{self.kind}' needs the first context: {self.kind}:factor=8,context=8192")
+        if self.kind != "linear" and self.turns <= self.slow:
+            raise SpecError(
+                f"rope scaling: fast is {self.turns:g}, but must be above slow, {self.slow:g}"
+            )
         return self
+
+    @property
+    def turns(self) -> float:
+        """Within the first context: what turns more often stays as it is."""
+        return self.fast or {"llama3": 4.0, "yarn": 32.0}.get(self.kind, 0.0)
 
     @property
     def growth(self) -> float:

@@ -74,6 +74,7 @@ def test_decoding(path):
     ("changes", "message"),
     [
         ({"rope_scaling": "yarn:factor=4"}, "needs the first context"),
+        ({"rope_scaling": "llama3:factor=4,context=64,slow=4"}, "fast is 4, but must be above slow, 4"),
         ({"rope_scaling": "yarn:4"}, "cannot read rope scaling 'yarn:4'; write linear:factor=2"),
         ({"rope_scaling": "ntk:factor=4"}, "'linear', 'llama3' or 'yarn'"),
         ({"rope_scaling": "linear:factor=2", "positions": "learned", "context": 8}, "stretches rotary positions"),

@@ -47,6 +47,9 @@ LARGEST_SIZE = 2**40  # of anything that a configuration counts
 _KINDS: dict[str, Any] = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list}
 _KINDS |= {"headwise": dict, "hidden_act": str, "activation_function": str, "hidden_activation": str}
 _INNER: dict[str, Any] = {"type": str, "rope_type": str, "factor": int | float, "shape": str}  # of rope_* and headwise
+_INNER |= dict.fromkeys(("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "rope_theta"), int | float)
+_INNER |= dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"), int | float)
+_INNER |= {"original_max_position_embeddings": int | float, "truncate": bool}
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def rope_parameters(scaling: RopeScaling | None) -> dict[str, Any]:
         return said
     said |= {"original_max_position_embeddings": scaling.context}
     if scaling.kind == "llama3":
-        return said | {"low_freq_factor": scaling.slow, "high_freq_factor": scaling.fast or 4.0}
-    said |= {"beta_slow": scaling.slow, "beta_fast": scaling.fast or 32.0, "truncate": scaling.whole}
+        return said | {"low_freq_factor": scaling.slow, "high_freq_factor": scaling.turns}
+    said |= {"beta_slow": scaling.slow, "beta_fast": scaling.turns, "truncate": scaling.whole}
     return said | {"attention_factor": scaling.growth}
 
 

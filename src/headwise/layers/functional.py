@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.options import RopeScaling
+from headwise.spec import SpecError
 
 LONG = 256  # keys, from which a processor's kernel gains more by values that stand together than a copy takes
 
@@ -104,9 +105,11 @@ def stretched(turning: Tensor, base: float, scaling: RopeScaling) -> Tensor:
         return turning / scaling.factor
     if scaling.kind == "llama3":
         turns = scaling.context * turning / (2 * math.pi)  # within the first context
-        stays = ((turns - scaling.slow) / ((scaling.fast or 4.0) - scaling.slow)).clamp(0, 1)
+        stays = ((turns - scaling.slow) / (scaling.turns - scaling.slow)).clamp(0, 1)
         return turning * (stays + (1 - stays) / scaling.factor)
-    low, high = (_pair(turns, base, len(turning), scaling) for turns in (scaling.fast or 32.0, scaling.slow))
+    if base <= 1:
+        raise SpecError(f"rope scaling 'yarn' is of frequencies that fall, and a base of {base:g} gives none")
+    low, high = (_pair(turns, base, len(turning), scaling) for turns in (scaling.turns, scaling.slow))
     low, high = (math.floor(low), math.ceil(high)) if scaling.whole else (low, high)
     low, high = max(low, 0.0), min(high, 2 * len(turning) - 1.0)
     ramp = (torch.arange(len(turning), device=turning.device, dtype=turning.dtype) - low) / ((high - low) or 0.001)

@@ -165,6 +165,7 @@ def install(host: Any, form: Form, outside: Any, layer: HostAttention) -> None:
     if outside is not None:
         outside.dense = nn.Identity()
     host.headwise = layer.train(host.training)
+    host._is_hf_initialized = True  # the family would begin projections that are gone (GPT-2, T5)
     host.forward = partial(_forward, host, form, by_name(host, 0))
 
 

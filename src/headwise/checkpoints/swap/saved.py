@@ -44,11 +44,6 @@ def _subclass(kind: type[Any]) -> type[Any]:
         for entry in getattr(config, ENTRY, []):
             _rebuild(self, entry)
 
-    def begin(self: Any, module: Any) -> None:
-        """The family's own first weights, but not of projections that are gone."""
-        if not hasattr(module, "headwise"):
-            kind._init_weights(self, module)
-
     def save(self: Any, folder: str | Path, *args: Any, **options: Any) -> None:
         name = type(self).__name__
         self.config.auto_map = dict.fromkeys(auto_classes(name), f"modeling_headwise.{name}")
@@ -57,8 +52,9 @@ def _subclass(kind: type[Any]) -> type[Any]:
         kind.save_pretrained(self, folder, *args, **options)
         Path(folder, "modeling_headwise.py").write_text(CODE.format(name=name, family=kind.__name__))
 
-    own = {"__init__": init, "_init_weights": begin, "save_pretrained": save, "__module__": kind.__module__}
-    return type(PREFIX + kind.__name__, (kind,), own)
+    return type(
+        PREFIX + kind.__name__, (kind,), {"__init__": init, "save_pretrained": save, "__module__": kind.__module__}
+    )
 
 
 _AUTOS = {
