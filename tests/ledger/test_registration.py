@@ -334,7 +334,7 @@ def test_the_column_is_exported_merged_and_shown_and_old_files_lack_it(tmp_path)
         store.export(tmp_path / "new.parquet")
     pl.read_parquet(tmp_path / "new.parquet").drop("registration").write_parquet(tmp_path / "old.parquet")
     for name, wanted in (("new", "pilot abc"), ("old", "")):
-        with Store.from_parquet(tmp_path / f"{name}.parquet") as copy:
+        with Store.from_files(tmp_path / f"{name}.parquet") as copy:
             assert copy.get(run.key)[1].registration == wanted
             assert copy.frame()["registration"].to_list() == [wanted]
 

@@ -44,7 +44,7 @@ class Table:
         """A round's; gives whether anything was lost."""
         self.counts["rounds"][work] += 1
         self.counts["runs"][work] += runs
-        self.counts["commits"][_commit()] += 1
+        self.counts["commits"][commit()] += 1
         self.counts["faults"].update({f"{name} | {work}": number for name, number in faults.items()})
         self.counts["outcome"].update({f"{what} | {work}": number for what, number in outcome.items()})
         self._write()
@@ -100,7 +100,7 @@ class Table:
         return sum(n for name, n in self.counts["faults"].items() if "SIGKILL" in name and name.endswith(f"| {work}"))
 
 
-def _commit():
+def commit():
     """What is attacked; with a plus where files differ from it."""
     asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=Path(__file__).parent)

@@ -156,9 +156,12 @@ def judge_claim(
     claim: Claim, preset: str, rows: list[Row], remedy: Remedy | None = None, whole: bool = True
 ) -> Judgement:
     """The verdict of one preset's rows: all comparisons must hold, one that fails is enough; open if rows lack."""
-    comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
+    missing = claim.needs or ("not all of its cells have runs" if rows else "no runs yet")
+    try:
+        comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
+    except (ArithmeticError, LookupError, ValueError):  # metrics that runs of others lack, or that are 0 or infinite
+        comparisons, missing = [], "its runs have metrics that cannot be compared"
     if not comparisons:
-        missing = claim.needs or ("not all of its cells have runs" if rows else "no runs yet")
         return Judgement(claim, "open", preset, remedy=remedy, missing=missing)
     decides = claim.computed or preset != "smoke"
     level = 1 - (1 - LEVEL) / len(comparisons)

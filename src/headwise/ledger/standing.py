@@ -20,7 +20,7 @@ from headwise.ledger.registration import PILOT, Rate, RegisteredClaim, Registrat
 from headwise.ledger.statistics import LEVEL, holm, t_tail
 from headwise.ledger.study import Study, as_claim, study_rows
 from headwise.spec import SpecError
-from headwise.store.rows import Cell, Row, rows
+from headwise.store.rows import Cell, Row, asked_for, rows
 from headwise.store.store import Store
 from headwise.sweep.plan import work
 from headwise.sweep.resolve import fitted
@@ -37,7 +37,7 @@ def _results(
     """Results by the key of a cell: on the registered data, and of the registered column where one is asked for."""
     keys, digests = {at.run.cell_key for at in cells}, {data.task: data.digest for data in registration.sources}
     found: dict[str, RunResult] = {}
-    for run, result in store.runs() if keys else ():
+    for run, result in store.runs(asked=asked_for(cells)) if keys else ():
         wanted = digests.get(run.task["name"])
         if run.cell_key not in keys or (wanted is not None and run.task.get("content") != wanted):
             continue

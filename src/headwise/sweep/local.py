@@ -147,6 +147,8 @@ class _Pool:
         place.heard = self.clock()
         if kind == "step":
             return self.watch.on_step(run, content)
+        if kind == "loss":
+            return self.watch.on_loss(run, content)
         if kind == "points":
             return self.watch.on_points(run, content)
         place.run = None

@@ -396,7 +396,7 @@ def _connected(address: str) -> Iterator[None]:
 def _knock(address: str) -> None:
     """Fail early: where no cluster answers, Ray tries for minutes and prints many lines."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if colon and port.isdigit():
+    if colon and port.isdecimal() and len(port) < 6:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
         except (OSError, OverflowError) as error:
