@@ -41,9 +41,7 @@ class RopeScaling(Spec):
         if self.kind != "linear" and not self.context:
             raise SpecError(f"rope scaling '{self.kind}' needs the first context: {self.kind}:factor=8,context=8192")
         if self.kind != "linear" and self.turns <= self.slow:
-            raise SpecError(
-                f"rope scaling: fast is {self.turns:g}, but must be above slow, {self.slow:g}"
-            )
+            raise SpecError(f"rope scaling: fast is {self.turns:g}, but must be above slow, {self.slow:g}")
         return self
 
     @property
