@@ -121,12 +121,13 @@ class FixedData:
 
 
 def our_run(cell):
-    from headwise.studies.rank_cliff import PRESETS, run_of
+    from headwise.studies._recipes.neighbors import neighbor_run
+    from headwise.studies.rank_cliff import PRESETS
     from headwise.sweep.resolve import fitted
     from headwise.training.run import Execution
 
     heads, modules, layers = cell
-    return fitted([run_of(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
+    return fitted([neighbor_run(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headwise.comparison.evidence.table import evidence as evidence
     from headwise.comparison.prediction import predict as predict
     from headwise.cost import known_models as known_models
+    from headwise.extras import MissingExtra as MissingExtra
     from headwise.known import KNOWN as KNOWN
     from headwise.known import find as find
     from headwise.layers.attention import Attention as Attention
@@ -95,6 +96,7 @@ _HOME = {
     "KNOWN": "known",
     "KVCache": "layers.cache",
     "Ledger": "studies._running",
+    "MissingExtra": "extras",
     "ModelOptions": "options",
     "ModelShape": "shape",
     "MultiheadAttention": "layers.multihead",

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import headwise
 from headwise.checkpoints import conversion
-from headwise.checkpoints.conversion import healing, read_share, streaming
+from headwise.checkpoints.conversion import healing, read_share, streaming, unfinished
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate
 from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge
 from headwise.checkpoints.conversion.text import read_blocks
@@ -26,6 +26,7 @@ from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.seen import weighted
 from headwise.spec import SpecError
+from headwise.training import resume
 from helpers.commands import headwise as headwise_command
 from helpers.copying import same, scrambled
 
@@ -292,15 +293,15 @@ def test_healing_agrees_more_with_the_original_and_goes_on_where_it_stopped(tmp_
         return F.kl_div(logits[0], logits[1], log_target=True, reduction="batchmean").item()
 
     whole, parts = copy.deepcopy(start), copy.deepcopy(start)
-    healing.heal(teacher, whole, blocks, 0, tmp_path, steps=40)
+    healing.heal(teacher, whole, blocks, 0, tmp_path / "whole", steps=40)
     assert disagreement(whole) < 0.5 * disagreement(start)
     with monkeypatch.context() as patch:
         step, taken = healing._step, []
         patch.setattr(healing, "_step", lambda *args: taken.append(1) or (step(*args) if len(taken) < 8 else stop()))
         with pytest.raises(KeyboardInterrupt):
-            healing.heal(teacher, parts, blocks, 0, tmp_path, steps=40)
+            healing.heal(teacher, parts, blocks, 0, tmp_path / "state", steps=40)
     again = copy.deepcopy(start)
-    assert healing.heal(teacher, again, blocks, 0, tmp_path, steps=40).steps == 40
+    assert healing.heal(teacher, again, blocks, 0, tmp_path / "state", steps=40).steps == 40
     for a, b in zip(again.parameters(), whole.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -318,12 +319,12 @@ def test_an_interrupted_command_goes_on(tmp_path, text, monkeypatch):
     call = {"to": "g1", "out": tmp_path / "out", "data": text, "steps": 2, "heal": 3.0}
     with pytest.raises(KeyboardInterrupt):
         headwise.convert(tmp_path / "model", **call)
-    assert torch.load(tmp_path / "out" / healing.STATE, weights_only=True)["steps"] == 7
+    assert resume.read(tmp_path / "out" / unfinished.STATE)[1]["steps"] == 7
     done = headwise.convert(tmp_path / "model", **call)
     assert done.healing.steps > 7
     assert done.healed.loss != done.converted.loss
     assert {file.name for file in (tmp_path / "out").iterdir()} >= {"README.md", "conversion.json", "config.json"}
-    assert not (tmp_path / "out" / healing.STATE).exists()
+    assert not {unfinished.STATE, unfinished.REQUEST, unfinished.FRESH} & {f.name for f in (tmp_path / "out").iterdir()}
     loaded(tmp_path / "out")
     with pytest.raises(SpecError, match="is there already"):
         headwise.convert(tmp_path / "model", **call)

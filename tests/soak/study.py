@@ -17,7 +17,7 @@ class Grid(Preset):
     steps: int
 
 
-PRESETS = {name: Grid(steps=2000, seeds=3) for name in ("smoke", "laptop")}
+PRESETS = {name: Grid(steps=250, seeds=4) for name in ("smoke", "laptop")}
 
 
 def cells(preset):

@@ -17,7 +17,7 @@ from headwise.cli import report as cli_report
 from headwise.cli import studies as cli_runs
 from headwise.cli import tasks as cli_tasks
 from headwise.cli import theory as cli_theory
-from headwise.cli.terminal import AsJson, listed, print_json, progress, show_or_json, watched
+from headwise.cli.terminal import AsJson, chart_folder, listed, print_json, progress, show_or_json, watched
 
 PANELS = {  # what people want, and the commands for it, in the order of the help
     "Start": ("demo", "explore", "doctor"),
@@ -170,13 +170,12 @@ def demo(
     """Train small models that show the rank cliff, in about a minute, with a chart."""
     import headwise
     from headwise.report.tables import demo_lines
-    from headwise.spec import check_writable
 
     if dry_run:
         planned = headwise.plan_demo(seeds, steps)
         return show_or_json(planned, as_json, lambda plan: [plan.headline, f"shapes: {', '.join(plan.shapes)}"])
-    check_writable(out)
-    show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
+    folder = chart_folder(out)
+    show_or_json(headwise.demo(seeds, steps, store=store, out=folder, watching=watched), as_json, demo_lines)
 
 
 @app.command(epilog="Example: headwise cost gpt2 qwen3-0.6b --context 32k --batch 8")

@@ -45,7 +45,10 @@ def inspect(
 ) -> None:
     """Measure which rank the heads of a trained model really use."""
     import headwise
+    from headwise.extras import require
 
+    if report is not None:
+        require("report", "charts")
     inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=bar("layers"))
     files: list[Path] = []
     if report is not None:
@@ -128,8 +131,11 @@ def convert(
     """Write a smaller model that transformers loads, with what it cost."""
     import headwise
     from headwise.checkpoints.conversion import read_share
+    from headwise.extras import require
     from headwise.report.conversion import conversion_lines, frontier_lines
 
+    if report is not None:
+        require("report", "charts")
     options = {"data": data, "heal": heal, "per_layer": per_layer, "watch": bar("layers")}
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
     if len(shares) > 1:

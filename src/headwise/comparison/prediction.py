@@ -128,7 +128,7 @@ def predict(
 ) -> PredictedLoss:
     """The loss that a shape is predicted to end at after so many steps, with its interval.
 
-    The laws are fitted to the runs of the study predict-the-trade that the store holds, or Parquet files at `results`,
+    The laws are fitted to the runs of the study predict-the-trade that the store holds, or exported files at `results`,
     or the results that are shipped. Beyond a factor of 30 in parameters there is no number.
     """
     if task != "text":

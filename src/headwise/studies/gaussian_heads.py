@@ -24,7 +24,6 @@ def cells(preset: Preset) -> list[Cell]:
 
 
 @cache
-@cache  # asked for again at the end
 def _conditions(heads: int) -> list[float]:
     from headwise.theory.conditioning import gaussian_condition
 

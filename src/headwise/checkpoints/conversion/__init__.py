@@ -26,20 +26,18 @@ from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.converter import Converter, Layers
-from headwise.checkpoints.conversion.fitting import STEPS, FittedLayer
-from headwise.checkpoints.conversion.healing import STATE
+from headwise.checkpoints.conversion.fitting import STEPS
 from headwise.checkpoints.conversion.healing import heal as train_to_agree
 from headwise.checkpoints.conversion.native import Target
 from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
-from headwise.checkpoints.conversion.text import Change, block_losses, change_of
-from headwise.checkpoints.files import check_new, llama2c_sizes
+from headwise.checkpoints.conversion.text import block_losses, change_of
+from headwise.checkpoints.conversion.unfinished import Unfinished
+from headwise.checkpoints.files import llama2c_sizes
 from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import load_model
 from headwise.comparison.question import read_budget
 from headwise.cost import cached_per_token
 from headwise.spec import SpecError
-
-REQUEST = "request.json"
 
 
 def convert(
@@ -84,34 +82,51 @@ def convert(
         raise SpecError("--heal trains on text: give --data TEXT")
     request = {"source": str(source), **asked, "data": None if data is None else str(data), "heal": seconds}
     request |= {"steps": steps, "per_layer": per_layer}
-    going_on = (folder / REQUEST).exists() and json.loads((folder / REQUEST).read_text())["request"] == request
-    if not going_on:
-        check_new(folder)
-    if streaming.too_large(source):
-        if to is None or data is not None:
-            raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
-        return _with_card(streaming.convert_streamed(source, to, folder))
-    work = Converter(source, data, watch or iter, steps)
-    if going_on:
-        done, made = _continued(folder)
-    else:
-        done, made = _converted(work, asked | {"per_layer": per_layer}, str(source), folder)
-    if seconds is not None:
-        if not going_on:
-            (folder / REQUEST).write_text(json.dumps({"request": request, "done": done.as_dict()}))
-        done = _healed(work, done, made, seconds, folder, progress)
-    return _with_card(done)
+    unfinished = Unfinished.at(folder, request)
+
+    def make() -> Conversion:
+        if streaming.too_large(source):
+            return _streamed(source, to if data is None else None, unfinished)
+        work = Converter(source, data, watch or iter, steps)
+        done, made = _continued(unfinished) or _converted(work, asked | {"per_layer": per_layer}, unfinished)
+        if seconds is None or done.healing is not None:
+            return done
+        unfinished.converted(done.as_dict())
+        return _healed(work, done, made, seconds, unfinished, progress)
+
+    return _finished(unfinished, make)
 
 
-def _with_card(done: Conversion) -> Conversion:
+def _finished(unfinished: Unfinished, make: Callable[[], Conversion]) -> Conversion:
+    """What is made, with its card; then the folder is whole."""
+    try:
+        done = make()
+    except SpecError:
+        unfinished.discard()
+        raise
     (done.out / "README.md").write_text(done.card())
     (done.out / "conversion.json").write_text(done.to_json())
+    unfinished.finish()
     return done
+
+
+def _streamed(source: str | Path, to: str | None, unfinished: Unfinished) -> Conversion:
+    if to is None:
+        raise SpecError(f"'{source}' is too large for this machine's memory: give --to without --data")
+    made: list[Conversion] = []
+    unfinished.write(lambda fresh: made.append(streaming.convert_streamed(source, to, fresh)))
+    return replace(made[0], out=unfinished.folder)
 
 
 def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
     """The same model as a Llama of transformers."""
-    write_llama2c(source, folder, tokenizer)
+    unfinished = Unfinished.at(folder, {"source": str(source), "tokenizer": str(tokenizer)})
+    return _finished(unfinished, lambda: _llama(source, tokenizer, unfinished))
+
+
+def _llama(source: str | Path, tokenizer: str | Path | None, unfinished: Unfinished) -> Conversion:
+    folder = unfinished.folder
+    unfinished.write(lambda fresh: write_llama2c(source, fresh, tokenizer))
     opened = open_checkpoint(folder)
     shape = opened.shape_of([opened.heads(i).shape for i in range(len(opened.layers))])
     count = sum(math.prod(size) for size in opened.weights.shapes.values())
@@ -129,7 +144,8 @@ def frontier(source: str | Path, shares: list[float], *, out: str | Path, **opti
     )
 
 
-def _converted(work: Converter, asked: dict[str, Any], source: str, folder: Path) -> tuple[Conversion, Any]:
+def _converted(work: Converter, asked: dict[str, Any], unfinished: Unfinished) -> tuple[Conversion, Any]:
+    folder = unfinished.folder
     tried: list[Tried] = []
     found: list[Sensitivity] = []
     if asked["per_layer"]:
@@ -144,11 +160,11 @@ def _converted(work: Converter, asked: dict[str, Any], source: str, folder: Path
         target, made, layers, tried = work.best(work.within_params(asked["params"]))
     else:
         target, made, layers, tried = work.within_loss(asked["loss"])
-    _write(work, made, folder)
+    _write(work, made, unfinished)
     full = Target(work.shape, tuple(range(len(work.heads))))
     size = torch.finfo(_dtype(work)).bits // 8
     done = Conversion(
-        source=source,
+        source=unfinished.request["source"],
         out=folder,
         architecture=type(made).__name__,
         before=work.described(full),
@@ -181,30 +197,24 @@ def _healed(
     done: Conversion,
     made: Any,
     seconds: float,
-    folder: Path,
+    unfinished: Unfinished,
     progress: Callable[[float, float], None] | None,
 ) -> Conversion:
     assert work.blocks is not None
     layers = [i for i in range(len(work.heads)) if i not in done.dropped]
-    healing = train_to_agree(work.model, made, work.blocks.training, seconds, folder, progress, layers=layers)
-    _write(work, made, folder)
-    back = _loaded_back(made, folder)
+    healing = train_to_agree(work.model, made, work.blocks.training, seconds, unfinished.state, progress, layers=layers)
+    _write(work, made, unfinished)
+    back = _loaded_back(made, unfinished.folder)
     before = block_losses(work.model, work.blocks.held)
-    for file in (STATE, REQUEST):
-        (folder / file).unlink(missing_ok=True)
-    return replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
+    done = replace(done, healing=healing, healed=change_of(block_losses(back, work.blocks.held), before))
+    unfinished.converted(done.as_dict())  # healed: never again, whatever is left of its state
+    return done
 
 
-def _continued(folder: Path) -> tuple[Conversion, Any]:
+def _continued(unfinished: Unfinished) -> tuple[Conversion, Any] | None:
     """What an interrupted healing had begun with."""
-    facts = json.loads((folder / REQUEST).read_text())["done"]
-    facts.pop("kv")
-    facts |= {"out": Path(facts["out"]), "converted": Change(**facts["converted"])}
-    facts |= {"layers": tuple(FittedLayer(**one) for one in facts["layers"])}
-    facts |= {"tried": tuple(Tried(**one) for one in facts["tried"]), "dropped": tuple(facts["dropped"])}
-    facts |= {"sensitivity": tuple(Sensitivity(**one) for one in facts["sensitivity"])}
-    _, made = load_model(folder, None)
-    return Conversion(**facts), made
+    facts = unfinished.done()
+    return None if facts is None else (Conversion.read(facts), load_model(unfinished.folder, None)[1])
 
 
 def _dtype(work: Converter) -> torch.dtype:
@@ -214,11 +224,15 @@ def _dtype(work: Converter) -> torch.dtype:
     return found
 
 
-def _write(work: Converter, made: Any, folder: Path) -> None:
+def _write(work: Converter, made: Any, unfinished: Unfinished) -> None:
     """In the precision of the original, with its tokenizer."""
     made.generation_config = work.model.generation_config
-    copy.deepcopy(made).to(_dtype(work)).save_pretrained(folder)
-    work.tokenizer.save_pretrained(folder)
+
+    def save(folder: Path) -> None:
+        copy.deepcopy(made).to(_dtype(work)).save_pretrained(folder)
+        work.tokenizer.save_pretrained(folder)
+
+    unfinished.write(save)
 
 
 def _loaded_back(made: Any, folder: Path) -> Any:

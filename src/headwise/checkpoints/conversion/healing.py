@@ -2,8 +2,8 @@
 
 The loss is the divergence between the two models' predictions at every token, so the original is the teacher, and how
 far the hidden states after each layer are from those of the layer it comes from. All weights are trained; the learning
-rate falls to 0 over the time that was given. What there is is saved as it goes on: the same command continues where it
-stopped.
+rate falls to 0 over the time that was given. What there is is saved as it goes on, and at the end, until the model is
+written: the same command continues where it stopped.
 """
 
 import time
@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.training import resume
+
 RATE, WARM_UP, BATCH = 1e-3, 20, 16
 SAVE_SECONDS = 60.0
-STATE = "healing.pt"
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,17 @@ def heal(
     model: Any,
     blocks: Tensor,
     seconds: float,
-    folder: Path,
+    state: Path,
     progress: Callable[[float, float], None] | None = None,
     steps: int | None = None,
     layers: Sequence[int] | None = None,
 ) -> Healed:
-    """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included.
+    """Train `model` in place for so many seconds of work (or so many steps), those that the file `state` has included.
 
     `layers` are those of the teacher that the model's come from; all of them where it has as many.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
-    done, spent = _resume(model, optimizer, folder / STATE)
+    done, spent = _resume(model, optimizer, state)
     model.train()
     saved = started = time.monotonic()
     begun = spent
@@ -57,13 +58,12 @@ def heal(
             _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
             done, spent = done + 1, begun + time.monotonic() - started
             if time.monotonic() - saved > SAVE_SECONDS:
-                _save(model, optimizer, done, spent, folder / STATE)
+                _save(model, optimizer, done, spent, state)
                 saved = time.monotonic()
             if progress is not None:
                 progress(min(spent, seconds), seconds)
-    except KeyboardInterrupt:
-        _save(model, optimizer, done, spent, folder / STATE)
-        raise
+    finally:  # done, or interrupted
+        _save(model, optimizer, done, spent, state)
     model.eval()
     return Healed(done, spent, done * min(BATCH, len(blocks)) * blocks.shape[1])
 
@@ -96,16 +96,25 @@ def _rows(step: int, count: int) -> Tensor:
 
 
 def _save(model: Any, optimizer: torch.optim.Optimizer, steps: int, seconds: float, file: Path) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps, "seconds": seconds}
-    new = file.with_suffix(".new")
-    torch.save(state, new)
-    new.replace(file)
+    tensors = {f"model.{name}": one for name, one in model.named_parameters()}
+    for number, kept in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in kept.items()}
+    resume.write(file, tensors, {"steps": steps, "seconds": seconds})
 
 
 def _resume(model: Any, optimizer: torch.optim.Optimizer, file: Path) -> tuple[int, float]:
-    if not file.exists():
+    resume.remove_abandoned(file)
+    contents = resume.read(file)
+    if contents is None:
         return 0, 0.0
-    state = torch.load(file, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["steps"], state["seconds"]
+    tensors, facts = contents
+    state: dict[int, dict[str, Tensor]] = {}
+    for name in tensors:
+        if name.startswith("optimizer."):
+            _, number, part = name.split(".")
+            state.setdefault(int(number), {})[part] = tensors[name]
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+    return facts["steps"], facts["seconds"]

@@ -5,6 +5,7 @@ without experts, which has an RMS norm on the latent, one rotary key for all hea
 """
 
 import copy
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from headwise.checkpoints.swap.hugging_face import places
 from headwise.checkpoints.swap.layer import fill_layer
 from headwise.checkpoints.swap.saved import remember
 from headwise.shape import AttentionShape
-from headwise.spec import SpecError
+from headwise.spec import SpecError, shortened
 
 _LETTERS = {
     "h": "heads",
@@ -56,10 +57,10 @@ def read_target(text: str, old: AttentionShape, depth: int) -> tuple[AttentionSh
     wanted: dict[str, int] = {}
     for part in text.split("-"):
         name = _LETTERS.get(part[:1].lower())
-        if name is None or not part[1:].isdigit() or int(part[1:]) < 1:
+        if name is None or not re.fullmatch("[1-9][0-9]{0,8}", part[1:]):
             raise SpecError(
-                f"--to '{text}': '{part}' is none of g2 (key/value heads), h4 (heads), r16 (rank of heads), c256-p32 "
-                "(a latent and its rotary part), L6 (layers), or several of them with -"
+                f"--to '{shortened(text)}': '{shortened(part)}' is none of g2 (key/value heads), h4 (heads), r16 "
+                "(rank of heads), c256-p32 (a latent and its rotary part), L6 (layers), or several of them with -"
             )
         wanted[name] = int(part[1:])
     layers = wanted.pop("depth", depth)
@@ -138,11 +139,21 @@ def _same_family(model: Any, target: Target) -> Any:
     config.num_attention_heads, config.num_key_value_heads = shape.heads, shape.kv_heads
     config.head_dim = shape.qk_rank
     _keep_layers(config, target.layers)
+    _check_sayable(config, type(model).__name__)
     made = type(model)(config)
     for layer in made.base_model.layers:
         if layer.self_attn.head_dim != shape.qk_rank:
             raise SpecError(f"the configuration of {type(model).__name__} cannot say heads of rank {shape.qk_rank}")
     return made
+
+
+def _check_sayable(config: Any, name: str) -> None:
+    """Configurations check themselves, but only as they are written: with an error of a library of their own."""
+    try:
+        config.validate()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SpecError(f"the configuration of {name} cannot say that shape ({reason})") from None
 
 
 def _keep_layers(config: Any, layers: tuple[int, ...]) -> None:

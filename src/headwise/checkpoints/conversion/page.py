@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import altair as alt
-
-import headwise.charts.grammar  # noqa: F401, the theme
+from headwise.charts.grammar import alt
 from headwise.checkpoints.conversion.result import Conversion, Frontier
 
 NAMES = ("converted", "healed")

@@ -66,6 +66,16 @@ class Conversion(Shown):
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"out": str(self.out), "kv": self.kv}
 
+    @classmethod
+    def read(cls, facts: dict[str, Any]) -> "Conversion":
+        """What `as_dict` gave, as it comes back from JSON."""
+        kinds = {"converted": Change, "healed": Change, "healing": Healed}
+        parts = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity}
+        read = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
+        read |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        read |= {name: tuple(kind(**one) for one in facts[name]) for name, kind in parts.items()}
+        return cls(**read | {"dropped": tuple(facts["dropped"])})
+
     def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [
             {"what": "parameters", "before": self.parameters_before, "after": self.parameters_after},

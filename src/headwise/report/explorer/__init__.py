@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
+from headwise.extras import has
 from headwise.known import KNOWN, find
 from headwise.ledger.judge import SOURCES, ledger_order
 from headwise.options import PRESETS, ModelOptions
@@ -69,32 +70,27 @@ def explore(
 ) -> Explorer:
     """Write the explorer, beginning with these shapes or known models (A, then B).
 
-    The ledger is judged from the store, or from the Parquet files in `results`; without either, from the runs that come
+    The ledger is judged from the store, or from exported files in `results`; without either, from the runs that come
     with headwise, and left out where there are none or without `ledger`. `inspection` is a file of `headwise inspect
-    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger.
+    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger, where
+    the extra that draws them is installed.
     """
-    from headwise.store.opening import opened
+    from headwise.store.opening import opened, shipped_results
     from headwise.studies import load_all
 
     if len(shapes) > 2:
         raise SpecError(f"the page compares two shapes, not {len(shapes)}; give the two that matter most")
+    charts = charts and has("report")
     start = tuple(known.name or str(known.shape) for known in map(find, shapes))
     looked_into = _inspection(inspection)
     sections: list[Section] = []
-    runs = results or (None if store else bundled_results())
+    runs = results or (None if store else shipped_results())
     if ledger and (store or runs):
         with opened(store, runs) as held:
-            sections = list(sections_of(load_all(()), held, watch))
+            sections = list(sections_of(load_all(()), held, watch, charts))
     origin = str(results or store or ("the repository's results" if sections else ""))
     text = render(start, sections, origin, looked_into, charts)
     return Explorer(write_file(text, page_path(out)), start, sum(len(section.judgements) for section in sections))
-
-
-def bundled_results() -> Path | None:
-    """The runs that come with headwise: inside the package, or beside it in the repository."""
-    package = Path(str(files("headwise")))
-    places = (package / "results", package.parent.parent / "results")
-    return next((place for place in places if any(place.glob("*.parquet"))), None)
 
 
 def _inspection(file: str | Path | None) -> Any:
