@@ -20,7 +20,7 @@ def fill(path, rows=100_000, results=RESULTS):
     from headwise.store.records import POINTS, RUN_COLUMNS
     from headwise.store.store import Store
 
-    with Store.from_parquet(results) as known, Store(path) as store:
+    with Store.from_files(results) as known, Store(path) as store:
         originals = known._select()
         points = {
             table: {

@@ -45,7 +45,7 @@ def test_every_preset_asks_for_the_runs_it_asked_for():
 
 
 def test_committed_rows_have_the_keys_of_their_specs():
-    with Store.from_parquet(golden.RESULTS) as store:
+    with Store.from_files(golden.RESULTS) as store:
         pairs = list(store.runs())
     assert len(pairs) > 1000
     assert [run.key for run, _ in pairs] == [result.key for _, result in pairs]

@@ -16,15 +16,17 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 HOUSE = """
-spec shown shape options gpu known cost search
+spec extras shown shape options gpu known cost search
 layers models data tasks measure theory training store sweep ledger charts studies comparison checkpoints hf_model
 report cli __init__ __main__
 """
 LIGHT = """
-spec shape options gpu.kernels known cost search cli.app training.run store.store store.rows sweep.plan sweep.drive
+spec extras shown shape options gpu.kernels known cost search cli.app training.run store.store store.rows store.exported
+sweep.plan sweep.drive ledger.special
 ledger.judge ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text
 studies._recipes.statistics theory.bounds theory.needs charts.grammar charts.curves charts.ranks
 comparison.answer comparison.suggest comparison.command comparison.tables comparison.verdict comparison.prediction
+comparison.all_shapes
 studies._running studies._demo
 studies._catalogue store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest report.costs report.evidence report.evidence_page
@@ -59,7 +61,7 @@ def test_studies_import_no_other_study():
 
 
 def loaded_after(statement):
-    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
@@ -72,7 +74,9 @@ def test_these_load_without_torch():
 
 def test_help_loads_nothing_heavy():
     heavy = {"torch", "numpy", "scipy", "altair", "pydantic", "pandas"}
-    assert not heavy & loaded_after("import headwise.cli.app")
+    asked = "import contextlib, io; sys.argv[1:] = ['--help']; from headwise.cli.app import main"
+    shown = "contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit)"
+    assert not heavy & loaded_after(f"{asked}\nwith {shown}: main()")
 
 
 def test_head_arithmetic_has_one_owner():

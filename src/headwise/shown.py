@@ -5,8 +5,12 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from headwise.extras import extra
+
 if TYPE_CHECKING:
     import polars
+
+MOST_SHOWN = 100  # rows of a table in a notebook
 
 
 class Shown(ABC):
@@ -27,8 +31,12 @@ class Shown(ABC):
 
     @property
     def table(self) -> "polars.DataFrame":
-        """A frame, one row per record; what is not a number or a text is written out."""
-        import polars
+        """A polars frame, one row per record; what is not a number or a text is written out.
+
+        It needs the extra `headwise[frames]`; `records` are the same rows without it.
+        """
+        with extra("frames", "frames (.table; .records() has the same rows)"):
+            import polars
 
         rows = [{name: _cell(value) for name, value in record.items()} for record in self.records()]
         return polars.DataFrame(rows, infer_schema_length=None, strict=False)
@@ -40,8 +48,28 @@ class Shown(ABC):
     def _repr_html_(self) -> str:
         from html import escape
 
+        rows = self.records()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [[_written(row.get(name)) for name in names] for row in rows[:MOST_SHOWN]]
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+        head = "".join(f"<th>{escape(str(name))}</th>" for name in names)
         above = f"<p>{escape(self.headline)}</p>" if self.headline else ""
-        return above + self.table._repr_html_()
+        more = f"<p>{len(rows) - MOST_SHOWN:,} more rows</p>" if len(rows) > MOST_SHOWN else ""
+        return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _written(value: Any) -> str:
+    """A value of a table in a page."""
+    told = _cell(value)
+    if told is None:
+        return ""
+    return (
+        f"{told:,}"
+        if isinstance(told, int) and abs(told) >= 10_000
+        else f"{told:.4g}"
+        if isinstance(told, float)
+        else str(told)
+    )
 
 
 def _cell(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """A sweep as it runs: the time left, by a clock of the test's own."""
 
+from io import StringIO
+
 import pytest
 from rich.console import Console
 from rich.progress import Progress
@@ -32,3 +34,30 @@ def test_a_run_from_its_beginning_is_all_of_it():
         drawing.step(run, step)
     assert bars.tasks[0].percentage == pytest.approx(40)
     assert bars.tasks[0].remaining / bars.tasks[0].speed == pytest.approx(3)
+
+
+def test_a_single_run_says_step_loss_rate_and_time_left_where_nothing_is_drawn():
+    run, now, out = small_run(steps=100), [0.0], StringIO()
+    bars = Progress(console=Console(file=out, width=80), get_time=lambda: now[0])
+    watch = _Drawing(bars, bars.add_task("", total=UNITS), work(run), 1).watch()
+    watch.on_start(run)
+    for now[0], step in ((0.5, 0), (0.7, 2), (0.9, 4), (2.5, 20), (10.5, 100)):
+        if step:
+            watch.on_loss(run, 3 - step / 100)
+        watch.on_step(run, step)
+    assert out.getvalue().splitlines() == [
+        "step 2 of 100: loss 2.98, 10 steps per second, about 10 s left",
+        "step 20 of 100: loss 2.8, 10 steps per second, about 8 s left",
+        "step 100 of 100: loss 2, 10 steps per second",
+    ]
+
+
+def test_the_bar_of_a_run_has_its_loss_and_rate():
+    run, now = small_run(steps=100), [0.0]
+    bars = Progress(console=Console(quiet=True), get_time=lambda: now[0])
+    watch = _Drawing(bars, bars.add_task("", total=UNITS), work(run), 2).watch()
+    watch.on_start(run)
+    for now[0], step in ((0.0, 0), (1.0, 5)):
+        watch.on_loss(run, 1.5)
+        watch.on_step(run, step)
+    assert bars.tasks[1].description.endswith("loss 1.5 5/s")

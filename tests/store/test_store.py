@@ -284,7 +284,7 @@ def test_a_folder_of_exports_is_merged(tmp_path):
     with Store(tmp_path / "all.db") as store:
         assert store.merge([tmp_path / "exported"]).added == 3
         assert store.merge([str(tmp_path / "exported" / "0.parquet")]).known == 1
-    with Store.from_parquet(tmp_path / "exported") as read, Store(tmp_path / "all.db") as store:
+    with Store.from_files(tmp_path / "exported") as read, Store(tmp_path / "all.db") as store:
         assert same_rows(read, store)
 
 
@@ -323,7 +323,7 @@ def test_a_store_in_a_folder_one_cannot_write_to_can_be_read():
     code = """
 if os.geteuid() == 0:
     os.setuid(65534)  # nothing is locked for root
-with Store.from_parquet(sys.argv[2]) as store:
+with Store.from_files(sys.argv[2]) as store:
     print(store.get(make_run(0).key) == (make_run(0), make_result(make_run(0))))
 """
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
@@ -342,7 +342,7 @@ def test_a_store_that_is_being_written_can_be_merged(tmp_path):
 
 
 def test_what_was_read_from_files_cannot_be_written(tmp_path):
-    with Store.from_parquet(filled(tmp_path / "a.db", [0])) as store, pytest.raises(StoreError, match="read-only"):
+    with Store.from_files(filled(tmp_path / "a.db", [0])) as store, pytest.raises(StoreError, match="read-only"):
         store.add(make_run(1), make_result(make_run(1)))
 
 
@@ -364,7 +364,7 @@ def test_a_row_under_another_runs_key_is_refused_by_name(tmp_path, store, key):
     assert str(key) in str(refused.value)
     assert list(store.runs()) == []
     with pytest.raises(StoreError, match="nothing was merged"):
-        Store.from_parquet(tmp_path)
+        Store.from_files(tmp_path)
 
 
 def test_the_key_of_other_numerics_is_taken_as_it_is(tmp_path, store):
@@ -458,7 +458,7 @@ def test_an_export_names_data_without_saying_where_it_lay(tmp_path):
             store.add(run, make_result(run))
         store.export(tmp_path / "mine.parquet")
     assert not any("/home/me" in spec for spec in pl.read_parquet(tmp_path / "mine.parquet")["spec"].to_list())
-    with Store.from_parquet(tmp_path / "mine.parquet") as theirs:
+    with Store.from_files(tmp_path / "mine.parquet") as theirs:
         read = {result.key: run for run, result in theirs.runs()}
     assert [read[run.key].key for run in runs] == [run.key for run in runs]
     assert read[runs[0].key].task["source"] == "letters.txt"
@@ -469,7 +469,7 @@ def test_an_older_export_lacks_later_columns(tmp_path):
     with Store(filled(tmp_path / "new.db", [0])) as store:
         store.export(tmp_path / "new.parquet")
     pl.read_parquet(tmp_path / "new.parquet").drop(*LATER).write_parquet(tmp_path / "old.parquet")
-    with Store.from_parquet(tmp_path / "old.parquet") as old:
+    with Store.from_files(tmp_path / "old.parquet") as old:
         assert [result.latency for _, result in old.runs()] == [0.0]
 
 

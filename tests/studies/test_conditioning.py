@@ -246,7 +246,7 @@ def test_an_unfinished_preset_can_be_judged(name):
             claim.decide(some)
 
 
-def test_history_comes_back_from_parquet(tmp_path):
+def test_history_comes_back_from_files(tmp_path):
     """What is committed is Parquet: a run's probes and its curve must be there for the claims to read."""
     study = load("conditioning-and-speed")
     cells = [cell for cell in study.of("smoke") if cell.place["kind"] == "whitened tokens" and cell.run.seed == 0]

@@ -9,6 +9,8 @@ from typing import Any
 
 import altair as alt
 
+__all__ = ["COLORS", "GRID", "INK", "MORE_COLORS", "MUTED", "alt", "save", "to_svg"]  # alt: with this theme
+
 INK, MUTED, GRID = "#1a1a1a", "#666666", "#e6e6e6"
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MORE_COLORS = ["#882255", "#999933", "#7F7F7F", "#332288", "#8C564B"]  # so that no two of a dozen share one

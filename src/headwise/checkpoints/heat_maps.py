@@ -12,9 +12,7 @@ _PANELS = {
 
 def heat_maps(heads: list[dict[str, Any]], title: str, summary: list[str]) -> Any:
     """How much of its rank each head uses, and how like another it is; `heads` are the records of an `Inspection`."""
-    import altair as alt
-
-    import headwise.charts.grammar  # noqa: F401, the theme
+    from headwise.charts.grammar import alt
 
     layers, most = (1 + max(head[axis] for head in heads) for axis in ("layer", "head"))
     side = max(12, min(28, 560 // layers))

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.files import check_new, llama2c_sizes, write_config, write_weights
+from headwise.checkpoints.files import check_new, write_config, write_weights
+from headwise.checkpoints.foreign import llama2c_sizes
 from headwise.checkpoints.rotary import in_halves
+from headwise.extras import extra
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
@@ -103,7 +105,8 @@ def _config(numbers: tuple[int, ...]) -> dict[str, Any]:
 
 def _write_tokenizer(file: Path, vocab: int, folder: Path) -> None:
     """Byte pairs by score, unknown characters as bytes: what SentencePiece does, in transformers' form."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, processors
+    with extra("data", "tokenizers"):
+        from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
     pieces = [(SPECIAL[i], 0.0) if i < len(SPECIAL) else piece for i, piece in enumerate(_pieces(file, vocab))]
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}

@@ -17,7 +17,7 @@ from headwise.cli import report as cli_report
 from headwise.cli import studies as cli_runs
 from headwise.cli import tasks as cli_tasks
 from headwise.cli import theory as cli_theory
-from headwise.cli.terminal import AsJson, listed, print_json, progress, show_or_json, watched
+from headwise.cli.terminal import AsJson, chart_folder, listed, print_json, progress, show_or_json, watched
 
 PANELS = {  # what people want, and the commands for it, in the order of the help
     "Start": ("demo", "explore", "doctor"),
@@ -117,15 +117,11 @@ TokensOption = Annotated[
 
 def main() -> None:
     """Run a command; what the user got wrong, or the system refuses, is one sentence and exit code 2."""
-    from headwise.spec import SpecError
-
     try:
         try:
             app()
         finally:
             sys.stdout.flush()  # a full disk shows here, and not when nobody listens any more
-    except SpecError as error:
-        _end(str(error))
     except BrokenPipeError:  # nobody reads on, as in: headwise claims | head
         _end("", code=1)
     except OSError as error:
@@ -133,10 +129,20 @@ def main() -> None:
         _end(f"{error.strerror or error}{place}")
     except UnicodeDecodeError as error:
         _end(f"a file is not text in UTF-8: {error}")
+    except ValueError as error:
+        if not _is_said(error):
+            raise
+        _end(str(error))
     except RecursionError:
         _end("what was given is nested too deeply to be read")
     except OverflowError as error:
         _end(f"a number is too large: {error}")
+
+
+def _is_said(error: ValueError) -> bool:
+    """Whether it is a `SpecError`, without loading what that stands in: half of the time that `--help` took."""
+    spec = sys.modules.get("headwise.spec")
+    return spec is not None and isinstance(error, spec.SpecError)
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:
@@ -164,13 +170,12 @@ def demo(
     """Train small models that show the rank cliff, in about a minute, with a chart."""
     import headwise
     from headwise.report.tables import demo_lines
-    from headwise.spec import check_writable
 
     if dry_run:
         planned = headwise.plan_demo(seeds, steps)
         return show_or_json(planned, as_json, lambda plan: [plan.headline, f"shapes: {', '.join(plan.shapes)}"])
-    check_writable(out)
-    show_or_json(headwise.demo(seeds, steps, store=store, out=out, watching=watched), as_json, demo_lines)
+    folder = chart_folder(out)
+    show_or_json(headwise.demo(seeds, steps, store=store, out=folder, watching=watched), as_json, demo_lines)
 
 
 @app.command(epilog="Example: headwise cost gpt2 qwen3-0.6b --context 32k --batch 8")

@@ -15,6 +15,7 @@ from headwise.cli.terminal import (
     StorePath,
     TrackOption,
     WorkersOption,
+    chart_folder,
     listed,
     show_or_json,
     watched,
@@ -117,14 +118,14 @@ def compare(
     """Find the best shape for a task within a time budget: tuned, with paired seeds."""
     import headwise
     from headwise.report.compare import answer_tables, plan_lines
-    from headwise.spec import SpecError, check_writable
+    from headwise.spec import SpecError
 
     if sum(map(bool, (task, command, from_))) != 1:
         raise SpecError("give one of --task (to train here), --command (your own trainer) and --from (finished runs)")
     base, *given = [*([base] if base else []), *(shapes or [])] or [""]
     if from_:
         about: dict[str, Any] = {"arm_columns": listed(arm_columns), "higher_is_better": higher_is_better}
-        answer = headwise.compare_table(from_, base, metric=metric, out=out, **about)
+        answer = headwise.compare_table(from_, base, metric=metric, out=chart_folder(out), **about)
         return show_or_json(answer, as_json, answer_tables)
     variants = [shape for text in [*given, *(arms or [])] for shape in text.split()]
     settings: dict[str, Any] = {"command": command, "metric_json": metric_json, "metric": metric, "hold": hold}
@@ -137,8 +138,7 @@ def compare(
         return show_or_json(planned, as_json, plan_lines)
     settings |= {"on_plan": lambda plan: typer.echo("\n".join(plan_lines(plan)), err=True)}
     settings |= {"track": track}
-    check_writable(out)
-    answer = headwise.compare(task, base, variants, out=out, **settings)
+    answer = headwise.compare(task, base, variants, out=chart_folder(out), **settings)
     show_or_json(answer, as_json, answer_tables)
     if answer.summary and answer.summary.failed:
         failed = f"{answer.summary.failed} runs failed; headwise runs --status failed lists them"

@@ -15,6 +15,7 @@ from headwise.cli.terminal import (
     StorePath,
     TrackOption,
     WorkersOption,
+    chart_folder,
     print_json,
     show_or_json,
     watched,
@@ -39,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(study_app, name="study")
     app.add_typer(runs_app, name="runs")
     app.command(epilog="Example: headwise claims --source Q")(claims)
-    app.command(epilog="Example: headwise export runs.parquet")(export)
+    app.command(epilog="Example: headwise export runs.jsonl.xz")(export)
 
 
 # ---- studies -------------------------------------------------------------------------------------------------------
@@ -94,17 +95,15 @@ def study_run(
     """Train a study's missing runs, draw its chart, judge its claims."""
     import headwise
     from headwise.report.studies import price_lines, study_result_lines
-    from headwise.spec import check_writable
 
     settings: dict[str, Any] = {"store": store, "data": _sources(data), "workers": workers, "shard": shard}
     settings |= {"device": device, "precision": precision}
     if dry_run:
         return show_or_json(headwise.price_study(name, preset, **settings), as_json, price_lines)
-    out = out or Path(f"headwise-{Path(name).stem}")
-    check_writable(out)
+    folder = chart_folder(out or Path(f"headwise-{Path(name).stem}"))
     settings |= {"keep_weights": keep_weights, "ray": ray, "track": track, "watching": watched}
     settings |= {"pilot": pilot_seeds if pilot else 0, "only": only}
-    result = headwise.run_study(name, preset, out=out, **settings)
+    result = headwise.run_study(name, preset, out=folder, **settings)
     show_or_json(result, as_json, study_result_lines)
     if result.summary.failed:
         raise typer.Exit(1)
@@ -184,11 +183,13 @@ def runs_show(
 
 @runs_app.command("merge", epilog="Example: headwise runs merge shard-0.db shard-1.db results/")
 def runs_merge(
-    files: Annotated[list[Path], typer.Argument(help="Stores, Parquet files, or folders of them.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(help="Stores, exported files, or folders of them.", show_default=False)
+    ],
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge other stores, or exported Parquet files, into this one."""
+    """Merge other stores, or exported files, into this one."""
     import headwise
 
     merged = vars(headwise.merge_runs(files, store))
@@ -211,10 +212,28 @@ def runs_remove(
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A .parquet or .csv file to write.")], store: StorePath = None
+    path: Annotated[
+        Path | None, typer.Argument(help="A .jsonl.xz, .parquet or .csv file to write.", show_default="none")
+    ] = None,
+    optuna: Annotated[
+        Path | None, typer.Option(help="A new file for optuna-dashboard: a study per task.", show_default="none")
+    ] = None,
+    wandb: Annotated[
+        str, typer.Option(help="Log a table of the runs to this project of Weights & Biases.", show_default="none")
+    ] = "",
+    store: StorePath = None,
 ) -> None:
-    """Write the store's runs as Parquet (everything) or CSV (a table)."""
+    """Write the store's runs: .jsonl.xz or .parquet (everything), .csv (a table); or to a dashboard."""
     import headwise
+    from headwise.spec import SpecError
 
-    headwise.export_runs(path, store)
-    typer.echo(f"wrote {path}")
+    if not (path or optuna or wandb):
+        raise SpecError("say where to: a file (runs.jsonl.xz), --optuna FILE or --wandb PROJECT")
+    if path:
+        headwise.export_runs(path, store)
+        typer.echo(f"wrote {path}")
+    if optuna:
+        count = headwise.export_optuna(optuna, store)
+        typer.echo(f"wrote {count} runs to {optuna}; see them with: optuna-dashboard sqlite:///{optuna}")
+    if wandb:
+        typer.echo(f"logged a table of {headwise.export_wandb(wandb, store)} runs to {wandb}")

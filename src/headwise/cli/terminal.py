@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -20,11 +20,13 @@ StorePath = Annotated[
 ]
 ResultsFolder = Annotated[
     Path | None,
-    typer.Option("--from", help="Read runs from the Parquet files in this folder.", show_default="the store"),
+    typer.Option(
+        "--from", help="Read runs from exported files (headwise export) in this folder.", show_default="the store"
+    ),
 ]
 ShippedResults = Annotated[
     Path | None,
-    typer.Option("--from", help="Judge our claims from the Parquet files here.", show_default="the shipped results"),
+    typer.Option("--from", help="Judge our claims from exported files here.", show_default="the shipped results"),
 ]
 OwnStudies = Annotated[
     list[Path] | None,
@@ -54,6 +56,18 @@ def print_json(document: Any) -> None:
     from headwise.shown import finite
 
     typer.echo(json.dumps(finite(document), indent=2, allow_nan=False))
+
+
+def chart_folder(folder: Path) -> Path | None:
+    """A folder for a chart that can be written to; where charts cannot be drawn, None, and a line that says why."""
+    from headwise.extras import has, missing
+    from headwise.spec import check_writable
+
+    if has("report"):
+        check_writable(folder)
+        return folder
+    typer.echo(f"headwise: without a chart: {missing('report', 'charts')}", err=True)
+    return None
 
 
 def listed(text: str) -> list[str]:
@@ -87,6 +101,21 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def later(stack: ExitStack, what: str) -> Callable[[float, float], None]:
+    """Such a bar for work that may begin late, if at all, and more than once; it closes when all is done."""
+    open_bars: list[Callable[[int, int], None]] = []
+
+    def tell(done: float, total: float) -> None:
+        if not open_bars:
+            open_bars.append(stack.enter_context(progress(what)))
+        open_bars[0](round(done), round(total))
+        if done >= total:
+            stack.close()
+            open_bars.clear()
+
+    return tell
 
 
 def bar(what: str) -> Any:

@@ -27,6 +27,7 @@ from headwise.comparison.plan import ComparisonPlan
 from headwise.comparison.question import BATCH, RATES, Question, allowed, ask, ask_command, read_budget, read_rates
 from headwise.comparison.tables import read_table
 from headwise.comparison.trainers import HeadwiseTrainer, Trainer, carry_out, outcome_of, remembered, speeds, standing
+from headwise.extras import require
 from headwise.shown import Shown
 from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
@@ -251,6 +252,8 @@ def compare(
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
+    if out is not None:
+        require("report", "charts")
     shown = tracked(watching, settings.get("track", ""), PROJECT)
     with opened(settings.get("store")) as store:
         question, trainer = _asked(task, base, variants, settings, store, shown)

@@ -218,7 +218,7 @@ def seeds_needed(design: Design) -> int | None:
 
     The chances of the other variants add up to more than theirs together, so the number is on the safe side.
     """
-    from scipy.special import stdtr
+    from headwise.ledger.special import stdtr
 
     best, *others = sorted(design.variants, key=lambda variant: design.effects[variant])
     gaps = {other: design.effects[other] - design.effects[best] for other in others}

@@ -24,7 +24,7 @@ from headwise.comparison.evidence.weigh import distance
 from headwise.cost import parameters
 from headwise.known import find
 from headwise.ledger.law import Prediction
-from headwise.ledger.registration import Arm, Registration
+from headwise.ledger.registration import Arm
 from headwise.ledger.standing import registered_rows
 from headwise.ledger.statistics import LEVEL, t_quantile
 from headwise.shape import ModelShape
@@ -140,7 +140,7 @@ def predict(
 ) -> PredictedLoss:
     """The loss that a shape is predicted to end at with its interval, trained as the ladder trains that size.
 
-    The laws are fitted to the judged runs of the registered study `ladder` that the store holds, or Parquet files at
+    The laws are fitted to the judged runs of the registered study `ladder` that the store holds, or exported files at
     `results`, or the results that are shipped; without such runs there is no number. Steps, if given, must be those of
     the ladder, which has 10 bytes per parameter.
     """
@@ -152,7 +152,8 @@ def predict(
     with opened(store, results, shipped=True) as source:
         rows = registered_rows(source, DESKTOP)
         said = _predicted(arm, steps, rows) if arm else None
-        trained = _trained(source, DESKTOP, rows)
+        trained = trained_on(source, rows)
+        trained += f", {BYTES_PER_PARAMETER} bytes per parameter" if trained else ""
     if said is None:
         variants = ", ".join(f"{name} {letters}" for name, letters in VARIANTS.items())
         why = f"the only laws are of the ladder's variants, by width: {variants}" if rows else _no_runs()
@@ -223,13 +224,12 @@ def _beyond(sizes: Sequence[int], size: int) -> float:
     return max(size / max(sizes), min(sizes) / size, 1.0)
 
 
-def _trained(source: Store, registration: Registration, rows: Sequence[Row]) -> str:
+def trained_on(source: Store, rows: Sequence[Row]) -> str:
     """Data, tokenizer, batch and context of the runs behind a law."""
     stored = next((pair[0] for row in rows if (pair := source.get(row.key))), None)
     if stored is None:
         return ""
     task = stored.task
-    data = Path(task["source"]).name if task.get("source") else registration.sources[0].about
+    data = Path(task["source"]).name if task.get("source") else "Python's standard library"
     tokens = f"{task.get('tokenizer') or 'bytes'}, context {task['context']}, batch {stored.recipe.batch}"
-    length = f"{BYTES_PER_PARAMETER} bytes per parameter"
-    return f"{data}, {tokens}, {length}, {stored.options.family} with {stored.options.positions} positions"
+    return f"{data}, {tokens}, {stored.options.family} with {stored.options.positions} positions"

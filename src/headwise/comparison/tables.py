@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.cost import parameter_counts
+from headwise.extras import extra
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import SpecError, check_file
@@ -260,7 +261,7 @@ class _Reader:
             if not text:
                 self.notices.append(f"{place}: {column} is empty: left out")
         numbered = {text: index for index, text in enumerate(dict.fromkeys(text for text in told if text))}
-        if all(text.isdecimal() for text in numbered):
+        if all(text.isdecimal() and len(text) < 19 for text in numbered):
             numbered = {text: int(text) for text in numbered}
         return [numbered.get(text) for text in told]
 
@@ -308,7 +309,8 @@ def _lines(source: Any) -> tuple[list[Line], str]:
         check_file(file, "runs")
         content = file.read_bytes()
         if content[:4] == b"PAR1":
-            import polars as pl
+            with extra("data", "Parquet files"):
+                import polars as pl
 
             return _records("row", pl.read_parquet(io.BytesIO(content)).to_dicts()), str(file)
         text = content.decode("utf-8-sig")

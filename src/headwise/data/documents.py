@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headwise.data import files, hub, text_column
+from headwise.extras import extra
 from headwise.spec import SpecError
 
 PIECE = 1 << 20  # bytes read at a time
@@ -157,7 +158,8 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 
 def _parquet(file: Path, field: str) -> Iterator[str]:
-    import polars as pl
+    with extra("data", "Parquet files"):
+        import polars as pl
 
     try:
         table = pl.scan_parquet(file, glob=False)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headwise.data import files, hub, read_bytes
+from headwise.extras import extra
 from headwise.spec import SpecError
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -75,7 +76,8 @@ def scan(source: str) -> ImageFiles:
 
 
 def _scan_digits() -> ImageFiles:
-    from sklearn.datasets import load_digits
+    with extra("data", "scikit-learn's digits"):
+        from sklearn.datasets import load_digits
 
     def read() -> Any:
         digits = load_digits()
@@ -186,7 +188,8 @@ def _from_encoded(
 
 def _decoded(names: list[str], contents: Callable[[], Iterable[bytes]]) -> Iterator[Any]:
     """Every image, grey if all of them are; the files' headers are checked for that first."""
-    from PIL import Image
+    with extra("data", "image files"):
+        from PIL import Image
 
     coloured = False
     for name, data in zip(names, contents(), strict=True):

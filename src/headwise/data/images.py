@@ -23,6 +23,7 @@ import numpy as np
 
 from headwise.data import cache_folder
 from headwise.data.image_files import ImageFiles, scan
+from headwise.extras import extra
 from headwise.spec import SpecError
 
 TEST_SHARE = 0.1  # where there is no test set
@@ -161,7 +162,8 @@ def _write(file: BinaryIO, files: ImageFiles, side: int) -> None:
 
 
 def _scaled(image: Any, side: int) -> Any:
-    from PIL import Image, ImageOps
+    with extra("data", "images of another size"):
+        from PIL import Image, ImageOps
 
     if image.shape[:2] == (side, side):
         return image

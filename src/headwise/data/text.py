@@ -30,6 +30,7 @@ import numpy as np
 
 from headwise.data import cache_folder, stamp
 from headwise.data.documents import PIECE, stream
+from headwise.extras import extra
 from headwise.spec import SpecError
 
 Tokenizer = Literal["bytes", "characters", "bpe"]
@@ -226,7 +227,8 @@ def _bytes_of(points: Any) -> Any:
 
 def learn_pairs(texts: Iterable[bytes], vocab: int) -> Any:
     """A byte-pair vocabulary. Each byte is a character of Latin-1, so any bytes will do."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+    with extra("data", "byte pairs"):
+        from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     pairs = Tokenizer(models.BPE())
     pairs.pre_tokenizer = pre_tokenizers.Split(Regex(_PRETOKEN), behavior="isolated")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from headwise.data.tables import Examples
+from headwise.extras import extra
 
 STRENGTHS = (1.0, 3.0, 0.3, 10.0, 0.1, 30.0, 0.03)  # of equally good ones the first, the usual one, is taken
 
@@ -23,7 +24,8 @@ def predict_by_words(
     scores: bool = False,
 ) -> Any:
     """Predictions for the test part: classes, or numbers with `scores`; `error(labels, predictions)` chooses."""
-    from sklearn.linear_model import LogisticRegression, Ridge
+    with extra("baselines", "baselines"):
+        from sklearn.linear_model import LogisticRegression, Ridge
 
     features = _Features(train)
     known, chosen_on, asked = features(train), features(validation), features(test)

@@ -13,7 +13,7 @@ LEAST_SEEDS = 3
 
 def t_quantile(freedom: float, level: float) -> float:
     """How many standard errors a two-sided interval reaches to either side."""
-    from scipy.special import stdtrit  # without the weight of scipy.stats
+    from headwise.ledger.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + level / 2))
 
@@ -69,7 +69,7 @@ class Estimate:
 
 def t_tail(freedom: float, value: float) -> float:
     """The chance of more than this, of Student's t."""
-    from scipy.special import stdtr
+    from headwise.ledger.special import stdtr
 
     return float(stdtr(freedom, -value))
 
@@ -143,7 +143,7 @@ def _stratum(blocks: Blocks, weights: Mapping[str, float]) -> _Stratum | None:
 
 def share_bounds(successes: int, count: int, tail: float) -> tuple[float, float]:
     """Clopper's and Pearson's: a share of so many, each bound wrong with at most the chance `tail`."""
-    from scipy.special import betaincinv
+    from headwise.ledger.special import betaincinv
 
     low = float(betaincinv(successes, count - successes + 1, tail)) if successes else 0.0
     high = float(betaincinv(successes + 1, count - successes, 1 - tail)) if successes < count else 1.0

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.text import Text
 
+from headwise.extras import require
 from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
 from headwise.ledger.standing import newest
@@ -98,7 +99,7 @@ def write_report(
 ) -> Report:
     """Write the page: the ledger, and every study with its chart; `studies` are files of your own beside ours.
 
-    Runs are read from the store (the usual one by default), or from the Parquet files in `results`. `out` is the page's
+    Runs are read from the store (the usual one by default), or from exported files in `results`. `out` is the page's
     file (x.html) or its folder, beside the store by default. `watch` is given the studies and gives them back one by
     one: it may show how far the work has come.
     """
@@ -106,6 +107,7 @@ def write_report(
     from headwise.store.opening import opened
     from headwise.studies import load_all
 
+    require("report", "pages with charts")
     place = Path(out).expanduser() if out else folder_beside(store)
     with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))

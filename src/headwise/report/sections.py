@@ -42,26 +42,28 @@ class Section:
     parts: list[StudyPart]
 
 
-def sections_of(studies: Sequence[Study], store: Store, watch: StudyWatch = iter) -> Iterator[Section]:
+def sections_of(
+    studies: Sequence[Study], store: Store, watch: StudyWatch = iter, charts: bool = True
+) -> Iterator[Section]:
     """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else."""
     for study in watch(studies):
         judgements = judge_study(study, store)
         decides = judgements[0].preset
-        others = [_part(study, preset, store) for preset in study.presets if preset not in (decides, "smoke")]
-        parts = [_part(study, decides, store), *(part for part in others if part.rows)]
+        others = [_part(study, preset, store, charts) for preset in study.presets if preset not in (decides, "smoke")]
+        parts = [_part(study, decides, store, charts), *(part for part in others if part.rows)]
         yield Section(study.name, study.about, sorted(judgements, key=ledger_order), parts)
 
 
-def _part(study: Study, preset: str, store: Store) -> StudyPart:
+def _part(study: Study, preset: str, store: Store, charts: bool) -> StudyPart:
     if study.registration(preset):
-        return _registered_part(study, preset, store)
+        return _registered_part(study, preset, store, charts)
     trials, grid = study.trials(preset), study.of(preset)
     results = results_of(store, trials)
     cells = study.judged(preset, rows(trials, results))
     results |= results_of(store, cells)
     asked = {cell.run.cell_key: cell.run for cell in [*trials, *cells]}
     finished = rows(cells, results)
-    chart = study.chart(finished, preset) if finished or not grid else None
+    chart = study.chart(finished, preset) if charts and (finished or not grid) else None
     return StudyPart(
         preset=preset,
         planned=len({cell.run.cell_key for cell in [*trials, *grid]}),  # two places of a grid may be one run
@@ -72,11 +74,11 @@ def _part(study: Study, preset: str, store: Store) -> StudyPart:
     )
 
 
-def _registered_part(study: Study, preset: str, store: Store) -> StudyPart:
+def _registered_part(study: Study, preset: str, store: Store, charts: bool) -> StudyPart:
     """Judged runs only: trials and pilots decide nothing."""
     finished = rows_of(study, preset, store)
     ended = [pair for row in finished if (pair := store.get(row.key))]
-    chart = study.chart(finished, preset) if finished else None
+    chart = study.chart(finished, preset) if charts and finished else None
     picture = _picture(chart) if chart is not None else ""
     return StudyPart(preset, len(study.of(preset)), ended, finished, chart, picture)
 

@@ -271,9 +271,7 @@ _KINDS = {"scalar_values": "scalar values", "free_values": "free values"}
 
 def bound_chart(rows: _Rows) -> Any:
     """Certified error against heads, or against rank where there is one number of heads."""
-    import altair as alt
-
-    from headwise.charts.grammar import COLORS
+    from headwise.charts.grammar import COLORS, alt
 
     if max(row["heads"] for row in rows) > 10**300:
         raise SpecError("a chart cannot show more than 10^300 heads; leave out --chart")
@@ -298,9 +296,7 @@ def bound_chart(rows: _Rows) -> Any:
 
 def heads_chart(rows: _Rows) -> Any:
     """The power of ten of the heads needed, against rank."""
-    import altair as alt
-
-    from headwise.charts.grammar import COLORS
+    from headwise.charts.grammar import COLORS, alt
 
     points = [
         {"rank": row["rank"], "kind": text, "power": math.log10(row[kind])}
@@ -318,9 +314,7 @@ def heads_chart(rows: _Rows) -> Any:
 
 def conditioning_chart(rows: _Rows) -> Any:
     """Predicted condition numbers as a line, simulated ones as points with the range of the seeds."""
-    import altair as alt
-
-    from headwise.charts.grammar import COLORS
+    from headwise.charts.grammar import COLORS, alt
 
     x = alt.X("heads:Q", title=_AXES["heads"]).scale(type="log", base=2)
     y = alt.Y("condition:Q", title="condition number").scale(type="log")
@@ -338,13 +332,13 @@ _AXES = {"heads": "number of heads", "rank": "rank of each head"}
 
 
 def _base(points: _Rows) -> Any:
-    import altair as alt
+    from headwise.charts.grammar import alt
 
     return alt.Chart(alt.Data(values=points)).mark_line(point=alt.OverlayMarkDef(size=60), strokeWidth=2)
 
 
 def _titled(chart: Any, title: str, notes: list[str]) -> Any:
-    import altair as alt
+    from headwise.charts.grammar import alt
 
     lines = [line for note in notes for line in textwrap.wrap(note, 84)]
     return chart.properties(title=alt.TitleParams(title, subtitle=lines), width=520, height=320)

@@ -73,7 +73,7 @@ def runs(
     results: str | Path | None = None,
     limit: int = 0,
 ) -> RunList:
-    """What the store (or Parquet files at `results`) holds: all, or one status (done, diverged, failed) or task.
+    """What the store (or exported files at `results`) holds: all, or one status (done, diverged, failed) or task.
 
     With a `limit`, the newest of them; a store may hold more than one wants to read.
     """
@@ -98,7 +98,7 @@ def find_run(key: str, store: StoreLike = None) -> StoredRun:
 
 
 def merge_runs(files: Iterable[str | Path], store: StoreLike = None) -> Merged:
-    """Join other stores, or exported Parquet files, into this one by key; how many were new."""
+    """Join other stores, or exported files, into this one by key; how many were new."""
     with opened(store) as source:
         return source.merge(files)
 
@@ -131,6 +131,6 @@ def remove_runs(keys: Iterable[str] = (), store: StoreLike = None, *, unreadable
 
 
 def export_runs(path: str | Path, store: StoreLike = None) -> Path:
-    """Write the store's runs as Parquet (whole) or CSV (a table)."""
+    """Write the store's runs: .jsonl.xz or .parquet (everything), .csv (a table)."""
     with opened(store) as source:
         return source.export(path)

@@ -1,9 +1,10 @@
-"""Where results are: a store that is open, a file, the user's own, runs in Parquet files, or those that are shipped."""
+"""Where results are: an open store, a file, the user's own, exported files, or those that are shipped."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headwise.store.exported import exported_in
 from headwise.store.store import Store
 
 StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in the user's data folder
@@ -11,14 +12,14 @@ StoreLike = Store | str | Path | None  # None: HEADWISE_STORE, else the file in 
 
 @contextmanager
 def opened(store: StoreLike = None, results: str | Path | None = None, *, shipped: bool = False) -> Iterator[Store]:
-    """The store, closed again where it was opened here; `results`: read runs from Parquet files there instead.
+    """The store, closed again where it was opened here; `results`: read runs from exported files there instead.
 
     Where neither is named and `shipped`, the results that come with headwise are read.
     """
     if results is None and store is None and shipped:
         results = shipped_results()
     if results is not None:
-        with Store.from_parquet(results) as runs:
+        with Store.from_files(results) as runs:
             yield runs
     elif isinstance(store, Store):
         yield store
@@ -31,4 +32,4 @@ def shipped_results() -> Path | None:
     """The runs behind the ledger: inside the installed package, or `results/` of a clone; None where neither is."""
     package = Path(__file__).parents[1]
     places = (package / "results", package.parents[1] / "results")
-    return next((place for place in places if any(place.glob("*.parquet"))), None)
+    return next((place for place in places if exported_in(place)), None)

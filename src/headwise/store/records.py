@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, get_args
 
 from headwise.shape import ModelShape
@@ -72,6 +72,7 @@ def from_record(record: Record) -> Pair:
             raise ValueError(f"its status is {record['status']!r}")
         values = {name: record.get(name, "[]") for name in FIELDS}
         values |= {"environment": json.loads(record["environment"]), "flops": int(record["flops"])}
+        float(values["flops"])  # which a table shows, and larger numbers are no floats
         values["metrics"] = {name: float(value) for name, value in json.loads(record["metrics"]).items()}
         for field in POINTS.values():
             values[field] = [(int(step), str(name), float(value)) for step, name, value in json.loads(values[field])]
@@ -134,22 +135,6 @@ def _to_json(value: float) -> float | str:
 
 def points_to_json(points: list[CurvePoint]) -> str:
     return json.dumps([(int(step), str(name), _to_json(value)) for step, name, value in points])
-
-
-def read_parquet(path: Path) -> list[Record]:
-    """The records of an exported file; columns that it is too old for get what they stand for."""
-    import polars as pl
-
-    try:
-        frame = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise StoreError(f"cannot read {path}: {error}") from None
-    wanted = pl.DataFrame([blank()]).schema
-    later = {name: value for name, value in LATER.items() if name not in frame.columns}
-    frame = frame.with_columns(pl.lit(value, wanted[name]).alias(name) for name, value in later.items())
-    if dict(frame.schema) != dict(wanted):
-        raise StoreError(f"{path} does not have the columns that this version of headwise exports")
-    return frame.to_dicts()
 
 
 def fate_of(existing: list[Record], record: Record) -> str:

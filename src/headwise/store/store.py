@@ -23,7 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from headwise.extras import extra
 from headwise.spec import check_file
+from headwise.store.exported import LINES, PARQUET, exported_in, read_lines, read_parquet, table_rows, write_file
 from headwise.store.network import on_network
 from headwise.store.questions import ANY_OF, LAST_SIGN, POINT, Asked, condition_on, to_point
 from headwise.store.records import (
@@ -35,15 +37,12 @@ from headwise.store.records import (
     Pair,
     Record,
     StoreError,
-    blank,
     check_key,
     fate_of,
-    flat,
     for_others,
     from_record,
     listed,
     points_to_json,
-    read_parquet,
     to_record,
 )
 from headwise.training.run import Run, RunResult
@@ -120,7 +119,7 @@ class Store(AbstractContextManager["Store"]):
         return self.path.with_suffix(".files")
 
     @classmethod
-    def from_parquet(cls, *paths: str | Path) -> Self:
+    def from_files(cls, *paths: str | Path) -> Self:
         """A read-only store in memory, of whatever `merge` takes."""
         store = cls(":memory:")
         store.merge(paths)
@@ -178,7 +177,7 @@ class Store(AbstractContextManager["Store"]):
         return keys + ([None] if self._query("SELECT 1 FROM runs WHERE key IS NULL") else [])
 
     def merge(self, paths: Iterable[str | Path]) -> Merged:
-        """Take in other stores: SQLite files, exported Parquet files, folders of the latter. On a conflict, nothing."""
+        """Take in other stores: SQLite files, exported files, folders of the latter. On a conflict, nothing."""
         incoming = [record for path in paths for record in _records_of(Path(path).expanduser())]
         fates: dict[str, list[str]] = {"added": [], "known": [], "replaced": [], "conflict": []}
         with self.transaction():
@@ -246,6 +245,10 @@ class Store(AbstractContextManager["Store"]):
         """A run's validation curve: rows of (step, name, value)."""
         return self._points("curves", self._find(key))
 
+    def records(self) -> list[Record]:
+        """Every run as one flat record, oldest first, without curves and probes."""
+        return self._select()
+
     def frame(self) -> "polars.DataFrame":
         """One row per run: the spec, the result and every metric as columns.
 
@@ -253,41 +256,26 @@ class Store(AbstractContextManager["Store"]):
         reached. What else is in the spec has dotted names ('recipe.batch'); a metric whose name is taken becomes
         'metric.<name>'. FLOPs are floats here.
         """
-        import polars as pl
+        with extra("frames", "frames"):
+            import polars as pl
 
-        records = self._select()
-        rows = [flat(record) for record in records or [blank()]]  # an empty store has columns too
-        names = dict.fromkeys(name for row in rows for name in row)
+        names, rows = table_rows(self._select())
         columns = [pl.Series(name, [row.get(name) for row in rows], strict=False) for name in names]
-        return pl.DataFrame(columns).head(len(records))
+        return pl.DataFrame(columns).head(len(rows))
 
     def curves_frame(self, table: str = "curves") -> "polars.DataFrame":
         """Every point of every curve, or with table="probes" every value of every probe: key, step, name, value."""
-        import polars as pl
+        with extra("frames", "frames"):
+            import polars as pl
 
         schema = {"key": str, "step": int, "name": str, "value": float}
         rows = self._query(f"SELECT {', '.join(schema)} FROM {table} ORDER BY id")
         return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col("value").fill_null(math.nan))
 
     def export(self, path: str | Path) -> Path:
-        """Write everything to .parquet, from which `merge` gives it all back, or the data frame to .csv."""
-        import polars as pl
-
-        path = Path(path).expanduser()
-        if path.suffix not in (".parquet", ".csv"):
-            raise StoreError(f"cannot export to {path}: its name must end with .parquet or .csv")
-        partial = path.with_name(f".{path.name}.partial")  # so that the name only ever stands for a whole file
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix == ".csv":
-                self.frame().write_csv(partial)
-            else:
-                schema = pl.DataFrame([blank()]).schema
-                pl.DataFrame([for_others(self._whole(key)) for key in self._keys()], schema).write_parquet(partial)
-            partial.replace(path)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise StoreError(f"cannot write {path}: {error}") from None
-        return path
+        """Write everything to .jsonl.xz or .parquet, from which `merge` gives it all back, or the frame to .csv."""
+        whole = (for_others(self._whole(key)) for key in self._keys())
+        return write_file(Path(path).expanduser(), whole, self._select)
 
     def _query(self, sql: str, *values: Any) -> list[Any]:
         with _explained(self.path):
@@ -420,12 +408,13 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _records_of(path: Path) -> Iterator[Record]:
     """Whole records of another store. Each is decoded once, so that nothing unreadable is taken in."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    files = exported_in(path) if path.is_dir() else [path]
     if not files or not files[0].exists():
-        raise StoreError(f"no runs in {path}: a store, an exported .parquet file or a folder of these is expected")
+        raise StoreError(f"no runs in {path}: a store, a file of headwise export or a folder of these is expected")
     for file in files:
         check_file(file, "runs")
-        for record in read_parquet(file) if file.suffix == ".parquet" else _read_store(file):
+        read = read_lines if file.name.endswith(LINES) else read_parquet if file.suffix == PARQUET else _read_store
+        for record in read(file):
             check_key(record, file.name)
             yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
 

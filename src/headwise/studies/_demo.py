@@ -9,6 +9,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from headwise.extras import require
 from headwise.shown import Shown
 from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
@@ -111,6 +112,8 @@ def demo(
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
+    if out is not None:
+        require("report", "charts")
     cells = _cells(seeds, steps)
     with TemporaryDirectory() as temporary, opened(store or Path(temporary) / "demo.db") as source:
         runs = fitted([cell.run for cell in cells], Execution(), source)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headwise.extras import require
 from headwise.ledger.certify import COVERED, Checked, check
 from headwise.ledger.judge import Gate, Judgement, asked_for, ledger_order
 from headwise.ledger.registration import PILOT
@@ -97,6 +98,8 @@ def run_study(
 
     It starts processes, so a script that calls it does so under `if __name__ == "__main__"`.
     """
+    if out is not None:
+        require("report", "charts")
     asked = load(study) if isinstance(study, str) else study
     part, execution, summary = read_shard(shard), resolve(device, precision), Summary()
     shown = tracked(watching, track, asked.name)

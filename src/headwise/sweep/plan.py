@@ -80,6 +80,7 @@ class Watch:
     on_compile: Callable[[int], None] = lambda kernels: None
     on_start: Callable[[Run], None] = lambda run: None
     on_step: Callable[[Run, int], None] = lambda run, step: None
+    on_loss: Callable[[Run, float], None] = lambda run, loss: None  # of training, before on_step
     on_points: Callable[[Run, list[Point]], None] = lambda run, points: None  # of its curve, as they are measured
     on_part: Callable[[Run, float], None] = lambda run, part: None  # where steps are not known: how much is done
     on_end: Callable[[Run, RunResult], None] = lambda run, result: None
@@ -156,8 +157,10 @@ def _slurm_shard() -> tuple[int, int]:
     """From the variables of a Slurm array: an index that is not in the array would be a wrong part, and silently."""
     names = ("ID", "COUNT", "MIN", "MAX")
     given = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
-    if not given["ID"] or not given["COUNT"]:
+    if not given["ID"]:
         return 0, 1
+    if not given["COUNT"]:
+        raise SpecError("a Slurm array says which task this is, but not of how many; give --shard i/n")
     try:
         index, count, first = (int(given[name] or 0) for name in ("ID", "COUNT", "MIN"))
         last = int(given["MAX"] or first + count - 1)

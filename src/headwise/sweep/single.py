@@ -168,7 +168,7 @@ def _train_given(
             return Trained(*pair)
         with (watching if workers.first else unwatched)([run], "") as watch:
             settings: dict[str, Any] = {"on_step": partial(watch.on_step, run)}
-            settings |= {"on_points": partial(watch.on_points, run)}
+            settings |= {"on_points": partial(watch.on_points, run), "on_loss": partial(watch.on_loss, run)}
             watch.on_start(run)
             result = train_run(run, checkpoints=None if checkpoints is None else Path(checkpoints), **settings)
             watch.on_end(run, result)

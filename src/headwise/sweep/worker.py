@@ -20,7 +20,7 @@ torch.zeros(1)  # loaded once, in the process that workers are forked from
 
 
 def serve(pipe: Connection, folder: str, checkpoint_seconds: float, weights: str | None, core: int | None) -> None:
-    """Answer with ("step", n), ("points", list), ("result", dict), ("stopped", step text) or ("disk", sentence)."""
+    """Answer with ("loss", x), ("step", n), ("points", list), ("result", dict), ("stopped", text) or ("disk", text)."""
     terminated: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
     machine.use_one_core()
@@ -57,6 +57,7 @@ def _train(
             keep_weights=place(weights) if weights else None,
             on_step=partial(report, "step"),
             on_points=partial(report, "points"),
+            on_loss=partial(report, "loss"),
             should_stop=lambda: bool(terminated) or pipe.poll(),
         )
     except Interrupted as stopped:

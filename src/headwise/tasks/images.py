@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headwise.data import images as data
 from headwise.data.augment import augment
 from headwise.data.linear import error_by_least_squares
+from headwise.extras import extra
 from headwise.models import ViT
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
@@ -166,10 +167,11 @@ def _linear_error(task: Images) -> float:
 
 
 def _baselines(task: Images) -> dict[str, float]:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.neighbors import KNeighborsClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    with extra("baselines", "baselines"):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.neighbors import KNeighborsClassifier
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
 
     part = task.images().train
     kept = min(len(part), max(1, BASELINE_NUMBERS // part.take([0]).size))

@@ -21,6 +21,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from headwise.extras import extra
 from headwise.models import Encoder
 from headwise.models.blocks import init_linear
 from headwise.models.init import INITS, begin_tables
@@ -287,20 +288,23 @@ def _dot(weights: Tensor, x: Tensor) -> Tensor:
 
 def _lasso(strength: float) -> Predictor:
     """By least angles: coordinate descent does not converge where examples are few and the penalty is weak."""
-    from sklearn.linear_model import LassoLars
+    with extra("baselines", "baselines"):
+        from sklearn.linear_model import LassoLars
 
     return _fitted(lambda: LassoLars(alpha=strength, fit_intercept=False))
 
 
 def _greedy_tree(leaf: int) -> Predictor:
-    from sklearn.tree import DecisionTreeRegressor
+    with extra("baselines", "baselines"):
+        from sklearn.tree import DecisionTreeRegressor
 
     return _fitted(lambda: DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0))
 
 
 def _forest() -> Predictor:
     """In the place of the paper's XGBoost: scikit-learn's boosted trees do no better on these prompts."""
-    from sklearn.ensemble import RandomForestRegressor
+    with extra("baselines", "baselines"):
+        from sklearn.ensemble import RandomForestRegressor
 
     return _fitted(lambda: RandomForestRegressor(n_estimators=30, random_state=0))
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from headwise.data import listops as published
 from headwise.data.linear import error_by_least_squares
 from headwise.data.listops import CLOSE, FIRST_OPERATOR, FIRST_VALUE, OPERATORS, SPLITS, SYMBOLS
+from headwise.extras import extra
 from headwise.models import Bert
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
@@ -245,9 +246,10 @@ def _features(tokens: Any) -> Any:
 @lru_cache(maxsize=16)
 def _bag_of_symbols(task: ListOps) -> float:
     """Logistic regression on counts of symbols, with weights of its own for each outermost operator."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    with extra("baselines", "baselines"):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
 
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     tokens, labels = _known(task, "train", FITTED_SAMPLES)

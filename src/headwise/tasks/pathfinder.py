@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headwise.data.linear import error_by_least_squares
+from headwise.extras import extra
 from headwise.models import Bert
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
@@ -233,7 +234,8 @@ def _steps(path: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def _on_pixels(task: Pathfinder) -> float:
-    from sklearn.linear_model import LogisticRegression
+    with extra("baselines", "baselines"):
+        from sklearn.linear_model import LogisticRegression
 
     pixels, labels = task.draw(0, "train", 0, FITTED_SAMPLES)
     model = LogisticRegression(max_iter=1000).fit(pixels / task.levels, labels)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headwise.extras import extra
 from headwise.layers.attention import Attention
 from headwise.models import Encoder
 from headwise.models.blocks import Block
@@ -116,7 +117,8 @@ def asymptotic_error(dim: int, points: int, inverse_temperature: float, layout: 
 
 def _tied_coordinates(dim: int, others: int) -> float:
     """Orthogonal points see the query's coordinates: normal numbers over their common length."""
-    from scipy.special import ndtr
+    with extra("theory", "constructions"):
+        from scipy.special import ndtr
 
     x, step = np.linspace(-12, 12, 4801, retstep=True)  # as smooth as it is, a plain sum is exact to rounding
     tied = float(np.sum(np.exp(-(x**2)) / math.tau * ndtr(x) ** others)) * float(step)
@@ -125,7 +127,8 @@ def _tied_coordinates(dim: int, others: int) -> float:
 
 def _tied_points(dim: int, others: int) -> float:
     """Uniform points that tie at t lie apart by 2 (1 - t²) in the mean of squares."""
-    from scipy.special import betainc
+    with extra("theory", "constructions"):
+        from scipy.special import betainc
 
     def tied(t: Array) -> Array:
         below = 0.5 + 0.5 * np.sign(t) * betainc(0.5, (dim - 1) / 2, t**2)
@@ -285,7 +288,8 @@ def _biased_heads(it: BiasedHeads, sizes: FreeSizes, layers: list[Attention], se
 
 def _majority_vote(it: MajorityVote, sizes: FreeSizes, layers: list[Attention], seed: int) -> dict[str, float]:
     """Columns: the point, N tags, N - 1 notes, the answer. Votes are tags less their mean, in an orthonormal basis."""
-    from scipy.linalg import helmert
+    with extra("theory", "constructions"):
+        from scipy.linalg import helmert
 
     dim, heads, _ = sizes
     width, notes = layers[0].shape.width, it.points - 1
@@ -307,7 +311,8 @@ def vote_error(dim: int, heads: int) -> float:
 
     A head with q = k is right with probability 1/2 + arcsin|t| / π.
     """
-    from scipy.special import bdtr
+    with extra("theory", "constructions"):
+        from scipy.special import bdtr
 
     if whole("heads", heads, 1) % 2 == 0:
         raise SpecError(f"{heads} heads may tie between two points; use {heads + 1}")

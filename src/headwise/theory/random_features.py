@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headwise.extras import extra
 from headwise.spec import SpecError
 from headwise.theory.needs import Keys
 from headwise.theory.sphere import Array, first_coefficient, whole
@@ -76,7 +77,8 @@ def agreement(dim: int, cosine: Any) -> Array:
 
 def _unsure(dim: int, angle: Array) -> Array:
     """∫ ψ cos(ψ)^(d-2) P(|coordinate| < tan ψ / tan angle) over 0 … angle, with ψ = angle (1 - x²): smooth in x."""
-    from scipy.special import betainc
+    with extra("theory", "constructions"):
+        from scipy.special import betainc
 
     x, weight = _gauss()
     psi = angle * (1 - x**2)
@@ -133,7 +135,8 @@ def _own(heads: HeadDirections) -> Array:
 
 def nested_errors(heads: HeadDirections) -> Array:
     """The best error of the first 1, 2, …, H heads."""
-    from scipy.linalg import solve_triangular
+    with extra("theory", "constructions"):
+        from scipy.linalg import solve_triangular
 
     factor = _factor(heads)
     whitened = solve_triangular(factor, moments(heads).astype(np.float32), lower=True, check_finite=False)
@@ -170,7 +173,8 @@ def iterated_error(heads: HeadDirections, tolerance: float = 1e-5) -> tuple[floa
 
 def _factor(heads: HeadDirections) -> Any:
     """The lower Cholesky factor of C, in C's own memory."""
-    from scipy.linalg import cholesky
+    with extra("theory", "constructions"):
+        from scipy.linalg import cholesky
 
     count = len(heads.queries)
     if count > MOST_FACTORED:
@@ -182,7 +186,8 @@ def _factor(heads: HeadDirections) -> Any:
 
 
 def _solve(heads: HeadDirections, right: Array) -> Array:
-    from scipy.linalg import cho_solve
+    with extra("theory", "constructions"):
+        from scipy.linalg import cho_solve
 
     return cho_solve((_factor(heads), True), right.astype(np.float32), check_finite=False).astype(np.float64)
 

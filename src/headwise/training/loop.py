@@ -54,16 +54,18 @@ def train_run(
     keep_weights: checkpoint.Location | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     on_points: Callable[[list[Point]], None] = lambda points: None,
+    on_loss: Callable[[float], None] = lambda loss: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Train and evaluate. A crash inside the run is a result with status `failed`; only `Interrupted` gets out.
 
     `checkpoints` is a folder for this run's checkpoint, `keep_weights` one for its final weights. `should_stop` is
-    asked after every step; `on_step` hears where the run begins, then a few times a second how far it is;
+    asked after every step; `on_step` hears where the run begins, then a few times a second how far it is, and before
+    it `on_loss` the mean training loss since it last did;
     `on_points` hears each evaluation's points of the curve, and first those that a checkpoint had.
     """
     try:
-        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, on_points, should_stop)[1]
+        return _train(run, checkpoints, checkpoint_seconds, keep_weights, on_step, on_points, on_loss, should_stop)[1]
     except (Interrupted, checkpoint.DiskError):
         raise
     except Exception:
@@ -77,6 +79,7 @@ def _train(
     keep_weights: checkpoint.Location | None,
     on_step: Callable[[int], None],
     on_points: Callable[[list[Point]], None],
+    on_loss: Callable[[float], None],
     should_stop: Callable[[], bool],
 ) -> tuple[nn.Module, RunResult]:
     torch.set_num_threads(run.execution.threads)
@@ -87,7 +90,7 @@ def _train(
     saved = workers.share(checkpoint.read(path) if path and workers.first else None)
 
     def pretrain(before: Run) -> nn.Module:
-        unheard = lambda step: on_step(0), lambda points: None  # the run itself has not begun
+        unheard = lambda step: on_step(0), lambda points: None, lambda loss: None  # the run itself has not begun
         return _train(before, checkpoints, checkpoint_seconds, keep_weights, *unheard, should_stop)[0]
 
     known = _begin(run, task, model, keep_weights, workers, pretrain) if run.begin and saved is None else {}
@@ -103,10 +106,11 @@ def _train(
     marks = {round(run.steps * (i + 1) / run.evaluations) for i in range(run.evaluations)}
     began = reported = written = time.monotonic()
     machine.reset_peak_memory(run.execution.device)
-    message = ""
+    message, losses = "", []
     while progress.step < run.steps:
         loss = _step(run, task, forward, optimizer, progress.step, workers)
         progress.step, progress.losses, progress.summed = progress.step + 1, progress.losses + loss, progress.summed + 1
+        losses.append(loss)
         message = _diverged(loss, trivial, progress)
         if message:
             break
@@ -115,6 +119,8 @@ def _train(
         now = time.monotonic()
         if now - reported > REPORT_SECONDS:
             reported = now
+            on_loss(sum(losses) / len(losses))
+            losses.clear()
             on_step(progress.step)
         stop = should_stop()
         if path and workers.first and (stop or now - written > checkpoint_seconds):

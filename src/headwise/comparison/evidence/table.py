@@ -105,7 +105,7 @@ def evidence(
 
 
 def judged_claims(store: StoreLike = None, results: str | Path | None = None) -> list[Judgement]:
-    """The claims that are evidence, judged from a store, from Parquet files, or from the results that are shipped."""
+    """The claims that are evidence, judged from a store, from exported files, or from the results that are shipped."""
     shipped = shipped_results() if store is None and results is None else None
     if shipped:
         return list(_judged_once(shipped))

@@ -10,7 +10,6 @@ cost.js, config.js, bound.js) is tested in a browser against the Python it stand
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -18,9 +17,13 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwise.comparison.all_shapes import law_in_numbers
+from headwise.comparison.evidence.own import own_rows
+from headwise.comparison.evidence.rows import OWN, published
 from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
+from headwise.extras import has
 from headwise.known import KNOWN, find
-from headwise.ledger.judge import SOURCES, ledger_order
+from headwise.ledger.judge import SOURCES, Judgement, ledger_order
 from headwise.options import PRESETS, ModelOptions
 from headwise.report.page import claim_fields, inline_hash, page_path, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
@@ -28,7 +31,7 @@ from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown, finite
 from headwise.spec import SpecError
 
-SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "ledger", "model", "app")
+SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "law", "ledger", "model", "app")
 NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something else is chosen
     "decoder": {"vocab": 50_257, "context": 1024},
     "bert": {"vocab": 30_522, "context": 512},
@@ -36,6 +39,7 @@ NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something els
     "encoder": {},
 }
 _FREE = ("init", "norm_eps", "rope_base", "hardmax", "output_scale", "dropout", "residual", "whitened")  # cost nothing
+_FREE += ("rope_scaling", "attention_softcap", "embedding_scale")
 
 
 @dataclass(frozen=True)
@@ -69,32 +73,29 @@ def explore(
 ) -> Explorer:
     """Write the explorer, beginning with these shapes or known models (A, then B).
 
-    The ledger is judged from the store, or from the Parquet files in `results`; without either, from the runs that come
+    The ledger is judged from the store, or from exported files in `results`; without either, from the runs that come
     with headwise, and left out where there are none or without `ledger`. `inspection` is a file of `headwise inspect
-    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger.
+    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger, where
+    the extra that draws them is installed.
     """
-    from headwise.store.opening import opened
+    from headwise.store.opening import opened, shipped_results
     from headwise.studies import load_all
 
     if len(shapes) > 2:
         raise SpecError(f"the page compares two shapes, not {len(shapes)}; give the two that matter most")
+    charts = charts and has("report")
     start = tuple(known.name or str(known.shape) for known in map(find, shapes))
     looked_into = _inspection(inspection)
     sections: list[Section] = []
-    runs = results or (None if store else bundled_results())
+    law = None
+    runs = results or (None if store else shipped_results())
     if ledger and (store or runs):
         with opened(store, runs) as held:
-            sections = list(sections_of(load_all(()), held, watch))
+            sections = list(sections_of(load_all(()), held, watch, charts))
+            law = law_in_numbers(held)
     origin = str(results or store or ("the repository's results" if sections else ""))
-    text = render(start, sections, origin, looked_into, charts)
+    text = render(start, sections, origin, looked_into, charts, law=law)
     return Explorer(write_file(text, page_path(out)), start, sum(len(section.judgements) for section in sections))
-
-
-def bundled_results() -> Path | None:
-    """The runs that come with headwise: inside the package, or beside it in the repository."""
-    package = Path(str(files("headwise")))
-    places = (package / "results", package.parent.parent / "results")
-    return next((place for place in places if any(place.glob("*.parquet"))), None)
 
 
 def _inspection(file: str | Path | None) -> Any:
@@ -118,12 +119,14 @@ def render(
     origin: str = "",
     inspection: Any = None,
     charts: bool = True,
+    lead: str = "",
+    law: dict[str, Any] | None = None,
 ) -> str:
-    """The page as text."""
+    """The page as text; `lead` is the name of an inspected model that it begins with, `law` predicts moves."""
     import headwise
 
     own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
-    data = page_data(shapes, sections, inspection, charts)
+    data = page_data(shapes, sections, inspection, charts) | {"law": law}
     templates = Environment(
         loader=PackageLoader("headwise.report", "explorer"),
         autoescape=True,
@@ -139,7 +142,9 @@ def render(
         dtypes=list(DTYPE_BYTES),
         claims=data["claims"],
         evidence=data["evidence"],
+        law=law,
         origin=origin,
+        lead=lead,
         version=headwise.__version__,
     )
 
@@ -168,18 +173,16 @@ def page_data(
         "claims": [_claim(judgement) for judgement in judgements],
         "sources": SOURCES,
         "charts": {section.name: _chart(section) for section in sections if charts and section.parts[0].chart},
-        "evidence": published_rows(),
+        "law": None,
+        "evidence": evidence_rows(judgements),
         "inspection": inspection,
     }
 
 
-def published_rows() -> list[dict[str, Any]] | None:
-    """Published comparisons, one dictionary per row; None where this headwise has no table of them."""
-    try:
-        table = import_module("headwise.comparison.evidence.rows")
-    except ModuleNotFoundError:
-        return None
-    return [row.model_dump(mode="json") | {"effect": row.effect} for row in table.published()]
+def evidence_rows(judgements: Sequence[Judgement] = ()) -> list[dict[str, Any]]:
+    """Published comparisons and our own claims in the same form, one dictionary per row."""
+    rows = [*published(), *own_rows(judgements)]
+    return [row.model_dump(mode="json") | {"effect": row.effect, "own": row.lab == OWN} for row in rows]
 
 
 def _option_fields() -> dict[str, Any]:
