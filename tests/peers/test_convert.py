@@ -507,7 +507,7 @@ def test_several_budgets_go_on_where_they_stopped(tmp_path, text, monkeypatch):
     saved("llama", tmp_path / "model")
     call = {"data": text, "steps": 2, "out": tmp_path / "out"}
     write, written = conversion._write, []
-    stopping = lambda *args: written.append(args[2]) or (write(*args) if len(written) != 2 else stop())  # noqa: E731
+    stopping = lambda *args: written.append(args[2].folder) or (write(*args) if len(written) != 2 else stop())  # noqa: E731
     monkeypatch.setattr(conversion, "_write", stopping)
     with pytest.raises(KeyboardInterrupt):
         headwise.frontier(tmp_path / "model", [0.5, 0.25], **call)
