@@ -13,10 +13,10 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make test-pages  the report and the explorer in a headless Chromium, where one is installed"
 	@echo "make test-minimum  the lowest versions that are allowed, in an environment of their own"
-	@echo "make docs      the site, with the explorer, into site/; every link is checked"
+	@echo "make docs      the site, with the explorer, into site/; links and commands are checked"
 	@echo "make lint      ruff and mypy"
 	@echo "make soak MINUTES=20  kills, full disks and fuzzers for so long; the table in soak/ grows with every call"
-	@echo "make bench     speed against other libraries, into docs/reference/performance.md (an hour)"
+	@echo "make bench     speed against other libraries, into docs/reference/performance.md (35 minutes on two quiet cores)"
 	@echo "make bench-gpu training steps on a GPU, where there is one"
 
 demo: $(VENV)/core
@@ -35,12 +35,13 @@ test-pages: $(VENV)/dev
 test-minimum:
 	@$(PYTHON) -m venv $(VENV)-minimum
 	$(VENV)-minimum/bin/python tests/helpers/minimum.py > $(VENV)-minimum/constraints.txt
-	$(VENV)-minimum/bin/python -m pip install --quiet --constraint $(VENV)-minimum/constraints.txt .
+	$(VENV)-minimum/bin/python -m pip install --quiet --constraint $(VENV)-minimum/constraints.txt '.[usual]'
 	$(VENV)-minimum/bin/python tests/helpers/minimum.py --smoke
 
 docs: $(VENV)/docs
 	$(BIN)/headwise explore --out docs/explorer.html --no-browser
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python tests/helpers/documents.py
 	@echo "headwise: the site is in site/index.html"
 
 lint: $(VENV)/dev
@@ -69,7 +70,7 @@ $(BIN)/python:
 # Stamps: an install happens when it never did, or when what it depends on has changed.
 $(VENV)/core: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "headwise: installing headwise into $(VENV) (a minute or two the first time)"
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[report]'
 	@touch $@
 
 $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
@@ -79,5 +80,5 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "headwise: installing headwise and what builds its site into $(VENV)"
-	@$(PIP) --editable '.[docs]'
+	@$(PIP) --editable '.[docs,report]'
 	@touch $@ $(VENV)/core

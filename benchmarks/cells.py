@@ -18,6 +18,7 @@ import math
 import multiprocessing
 import os
 import resource
+import sys
 from statistics import median
 from time import perf_counter
 
@@ -261,7 +262,10 @@ def main():
     parser.add_argument("--cells", type=int, default=len(CELLS), help="only the first so many")
     parser.add_argument("--grid", action="store_true", help="the paper's 63 cells instead")
     options = parser.parse_args()
-    say = (lambda text: None) if options.json else lambda text: print(text, flush=True)
+
+    def say(text):
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
     sides = {kind: Side(kind) for kind in ("theirs", "ours")}
     if options.grid:
         say(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7}")

@@ -1,4 +1,4 @@
-"""Benchmarks as far as they can be tested without measuring: a machine without a GPU, and the store they fill."""
+"""Benchmarks as far as they can be tested without measuring: what they say without a GPU, fill and write."""
 
 import subprocess
 import sys
@@ -62,6 +62,41 @@ def test_a_large_store_has_runs_that_can_be_read(tmp_path):
         assert store.count() == 1700
         last = list(store.runs(newest=20))
         assert all(run.key == result.key for run, result in last)
+
+
+def test_each_section_is_written_as_it_ends(tmp_path, monkeypatch, capsys):
+    """One that fails stays as it was and the rest goes on; an interruption keeps what was there."""
+    import everything
+
+    page = tmp_path / "page.md"
+    old = "### Second\n\nold\n\nMeasured in 120 s.\n\n"
+    page.write_text(f"before\n{everything.BEGIN}\n\n{old}{everything.END}\nafter\n")
+
+    def fails():
+        raise subprocess.CalledProcessError(1, "benchmark")
+
+    def stops():
+        raise KeyboardInterrupt
+
+    sections = {"First": lambda: "one", "Second": fails, "Third": lambda: "three", "Fourth": stops}
+    monkeypatch.setattr(everything, "SECTIONS", sections)
+    monkeypatch.setattr(everything, "PAGE", page)
+    monkeypatch.setattr(everything, "machine", lambda: "Measured here.")
+    monkeypatch.setattr(sys, "argv", ["everything.py"])
+    with pytest.raises(SystemExit, match="3 of 4 sections"):
+        everything.main()
+    text = page.read_text()
+    assert [part.split("\n")[0] for part in text.split("### ")[1:]] == ["First", "Second", "Third"]
+    assert old in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "First (1 of 4; some 14 min left)" in capsys.readouterr().err  # three guesses of 4 minutes, and 2
+    monkeypatch.setattr(sys, "argv", ["everything.py", "Third", "Second"])
+    with pytest.raises(SystemExit, match="failed: Second"):
+        everything.main()
+    monkeypatch.setattr(sys, "argv", ["everything.py", "Fifth"])
+    with pytest.raises(SystemExit, match="no section 'Fifth'"):
+        everything.main()
 
 
 def test_the_cells_that_are_timed_are_runs():

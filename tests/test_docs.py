@@ -1,13 +1,11 @@
 """The site: every page is in the contents, every link leads somewhere, every command exists with its options."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
-from headwise.cli.app import app
+from helpers import documents
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,21 +32,12 @@ def test_links_lead_somewhere(page):
             assert anchor in {re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-def commands():
-    for page in [ROOT / "README.md", *PAGES]:
-        for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.strip().startswith("headwise "):
-                    yield pytest.param(line.strip(), id=f"{page.name}: {line.strip()[:60]}")
-
-
-@pytest.mark.parametrize("line", list(commands()))
+@pytest.mark.parametrize("line", [pytest.param(line, id=f"{page}: {line[:60]}") for page, line in documents.commands()])
 def test_commands_exist_with_their_options(line):
-    command = typer.main.get_command(app)
-    words = shlex.split(line, comments=True)[1:]
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    assert not hasattr(command, "commands") or not words or words[0].startswith("-"), words
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    used = {word.partition("=")[0] for word in words if word.startswith("--")}
-    assert used <= known | {"--help"}, used - known
+    assert documents.wrong(line) == ""
+
+
+def test_a_wrong_command_is_told_from_a_right_one():
+    assert documents.wrong("headwise study run rank-cliff --preset smoke  # seconds") == ""
+    assert documents.wrong("headwise study walk rank-cliff") == "there is no command walk"
+    assert documents.wrong("headwise cost gpt2 --colour=red") == "it has no --colour"

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from headwise.shape import ModelShape as ModelShape
     from headwise.shape import ShapeError as ShapeError
     from headwise.spec import SpecError as SpecError
+    from headwise.store.dashboards import export_optuna as export_optuna
+    from headwise.store.dashboards import export_wandb as export_wandb
     from headwise.store.listing import export_runs as export_runs
     from headwise.store.listing import find_run as find_run
     from headwise.store.listing import merge_runs as merge_runs
@@ -129,7 +131,9 @@ _HOME = {
     "evidence": "comparison.evidence.table",
     "explore": "report.explorer",
     "export_hf": "checkpoints.export",
+    "export_optuna": "store.dashboards",
     "export_runs": "store.listing",
+    "export_wandb": "store.dashboards",
     "find": "known",
     "find_run": "store.listing",
     "frontier": "checkpoints.conversion",

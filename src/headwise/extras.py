@@ -16,6 +16,7 @@ EXTRAS = {  # what each brings; pyproject.toml has the versions
     "data": ("PIL", "polars", "sklearn", "tokenizers"),
     "baselines": ("sklearn",),
     "theory": ("scipy",),
+    "track": ("optuna", "tensorboard", "wandb"),
 }
 
 

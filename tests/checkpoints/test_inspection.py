@@ -309,10 +309,11 @@ def test_inspect(tmp_path):
     said = " ".join(shown.stdout.split())
     assert "w32-h4-L2-m48 bert, 512 KV cache bytes/token (float32)" in said
     assert "QK: layers 0–1 use 3 of 8." in said
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
-        f"heads.{k}" for k in ("html", "pdf", "png", "svg")
-    ]
-    assert '<script src="http' not in (tmp_path / "out" / "heads.html").read_text()
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["heads.html"]
+    page = (tmp_path / "out" / "heads.html").read_text()
+    assert '<script src="http' not in page
+    assert "Which heads of model use their rank?" in page
+    assert f"headwise truncate {folder} --keep 0.99 --data my.txt --out smaller" in page
     found = json.loads(command("inspect", str(folder), "--json").stdout)
     assert {"family", "shape", "layers", "summary"} <= set(found)
     assert (found["family"], found["shape"], len(found["layers"])) == ("bert", "w32-h4-L2-m48", 2)

@@ -27,7 +27,11 @@ def lowest(requirement):
 
 
 def constraints():
-    return [lowest(one) for one in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    usual = re.search(r"\[(.*)\]", extras["usual"][0])[1].split(",")
+    needed = [*project["dependencies"], *(one for name in usual for one in extras[name])]
+    return sorted(set(map(lowest, needed)))
 
 
 def smoke():

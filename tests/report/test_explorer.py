@@ -2,15 +2,18 @@
 
 import json
 import random
+from itertools import product
 
 import pytest
 
 from headwise import read_config
+from headwise.comparison.prediction import in_numbers
 from headwise.cost import DTYPE_BYTES, cost_of
 from headwise.known import KNOWN, Known
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
-from headwise.report.explorer import explore, page_data, published_rows, render
+from headwise.ledger.law import LossPoint, fit
+from headwise.report.explorer import evidence_rows, explore, page_data, render
 from headwise.report.page import page_path
 from headwise.report.sections import Section, StudyPart
 from headwise.search import equal_cost
@@ -415,7 +418,7 @@ def test_everything_has_a_name_for_those_who_do_not_see_it(tab):
 
 
 @in_browser
-def test_published_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch):
+def test_evidence_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch):
     """A row as the table of evidence has it; only rows about what differs between A and B are shown."""
     row = {
         "axis": "kv_heads",
@@ -426,22 +429,57 @@ def test_published_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch
         "metric": "loss",
     }
     row |= {"value_base": 2.0, "value_arm": 2.1, "effect": "worse", "params_base": 10**9, "held": "params", "note": ""}
-    row |= {"source": EVIL, "url": "https://example.org/x"}
-    rows = [row, row | {"axis": "depth_vs_width", "params_base": 10**10}]
-    monkeypatch.setattr("headwise.report.explorer.published_rows", lambda: rows)
+    row |= {"source": EVIL, "url": "https://example.org/x", "own": False}
+    rows = [row, row | {"axis": "depth_vs_width", "params_base": 10**10, "own": True}]
+    monkeypatch.setattr("headwise.report.explorer.evidence_rows", lambda judgements: rows)
     page = tmp_path / "page.html"
     page.write_text(render(["w64-h4-L2", "w64-h4-g2-L2"]))
     chromium.look(1280)
     chromium.open(page.as_uri())
     shown = "[...document.querySelectorAll('#evidence-rows tr')].map((one) => one.cells[1].firstChild.textContent)"
     assert chromium.ask(shown) == ["w64-h4 → w64-h4-g1"]
-    assert "1 published comparison about kv_heads" in chromium.ask(
+    assert "1 published comparisons and 0 claims of our own about kv_heads" in chromium.ask(
         "document.getElementById('evidence-about').textContent"
     )
     type_in(chromium, "b-layers-0", "3", "change")
     assert len(chromium.ask(shown)) == 2
     assert chromium.console == []
     assert chromium.ask("window.hacked") is None
+
+
+@pytest.fixture(scope="module")
+def law():
+    grid = product((32, 64, 96), (1, 2, 8), (1, 3), (75, 150))
+    points = [
+        LossPoint(ModelShape.parse(f"w{width}-h{heads}-L{depth}"), steps, 3 - heads / 100 - depth / 50 - width / 99)
+        for width, heads, depth, steps in grid
+    ]
+    return fit(points)
+
+
+@in_browser
+def test_the_predicted_effect_is_the_laws_and_greyed_where_it_is_not_to_be_trusted(chromium, tmp_path, law):
+    data = in_numbers(law, 150) | {"trained": "some text"}
+    page = tmp_path / "page.html"
+    page.write_text(render(["w64-h2-L3", "w64-h8-L3"], law=data))
+    chromium.look(1280)
+    chromium.open(page.as_uri())
+    pairs = [("w64-h4-L2", "w64-h8-L2"), ("w32-h4-L3-m64", "w96-h3-L1"), ("w64-h4-L2", "w64-h4-g1-L2"),
+             ("w64-h4-L2", "w64-h4-L6"), ("w64-h8-r4-L2", "w256-h4-L2")]  # fmt: skip
+    body = "(pairs) => pairs.map(([a, b]) => lawChange(parseShape(a), parseShape(b)))"
+    for pair, found in zip(pairs, run(chromium, body, pairs), strict=True):
+        wanted = law.change(*map(ModelShape.parse, pair), 150)
+        assert [found[name] for name in ("value", "low", "high")] == pytest.approx(
+            [wanted.value, wanted.low, wanted.high]
+        )
+        assert bool(found["outside"]) == bool(wanted.outside), (found, wanted.outside)
+    told = "document.getElementById('predicted')"
+    assert "bits per byte: " in chromium.ask(f"{told}.textContent")
+    assert not chromium.ask(f"{told}.classList.contains('greyed')")
+    type_in(chromium, "b-layers-0", "40", "change")
+    assert chromium.ask(f"{told}.classList.contains('greyed')")
+    assert run(chromium, "([a, b]) => lawChange(parseShape(a), parseShape(b))", ["w64-h4-L2", "w1024-h8-L24"])["none"]
+    assert chromium.console == []
 
 
 # ---- without a browser ---------------------------------------------------------------------------------------------
@@ -452,7 +490,7 @@ def test_the_page_is_small_and_holds_no_foreign_html(section):
     assert len(text.encode()) < MOST_BYTES
     assert EVIL not in text
     assert text.count("<script") == 2
-    assert page_data()["evidence"] == published_rows()
+    assert page_data()["evidence"] == evidence_rows()
 
 
 def test_out_is_a_file_or_a_folder(tmp_path):

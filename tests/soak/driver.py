@@ -25,10 +25,12 @@ def jump(number, frame):
 
 
 def hasten_sweeps(deaths):
-    """A run is checkpointed often, may die often, and a driver without a sign is soon taken for lost."""
+    """A run is checkpointed often, may die often, a driver without a sign is soon taken for lost; and no charts."""
+    from headwise.comparison.answer import Answer
     from headwise.store import leases
     from headwise.sweep import drive, local, processes, ray_cluster
 
+    Answer._drawn = lambda self, *given: self
     drive.conduct.__kwdefaults__["checkpoint_seconds"] = 0.3
     leases.BEAT_SECONDS, leases.LOST_SECONDS = 0.5, 4.0
     local.DEATHS = processes.DEATHS = ray_cluster.DEATHS = deaths

@@ -53,6 +53,8 @@ class Head:
     vo_condition: float
     vo_overlap: float
     entropy: float | None = None  # of its attention, nats, where there was text to read
+    qk_spectrum: tuple[float, ...] = ()  # singular values as parts of the largest
+    vo_spectrum: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,19 @@ class Inspection(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         return [
-            {"layer": number, "head": index, "qk_rank": layer.qk_rank, "v_rank": layer.v_rank, **asdict(head)}
+            {"layer": number, "head": index, "qk_rank": layer.qk_rank, "v_rank": layer.v_rank, **_numbers(head)}
             for number, layer in enumerate(self.layers)
             for index, head in enumerate(layer.heads)
         ]
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """The rank that keeps 99 % of the energy, as a part of the rank there is: mean over heads of QK and of VO."""
+        parts: dict[str, list[float]] = {"qk": [], "vo": []}
+        for layer in self.layers:
+            parts["qk"].append(layer.mean_of("qk_rank_99") / layer.qk_rank)
+            parts["vo"].append(layer.mean_of("vo_rank_99") / layer.v_rank)
+        return {pair: mean(some) for pair, some in parts.items()}
 
     def chart(self) -> Any:
         """Heat maps, one square per head: how much of its rank is in use, and how like another head it is."""
@@ -187,8 +198,20 @@ def measure_heads(shared: AttentionHeads, entropies: list[float] | None = None) 
         "vo_condition": condition_of(vo).tolist(),
         "vo_overlap": overlaps(output, value).tolist(),
         "entropy": entropies or [None] * len(query),
+        "qk_spectrum": _spectra(qk),
+        "vo_spectrum": _spectra(vo),
     }
     return [Head(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _spectra(values: Tensor) -> list[tuple[float, ...]]:
+    """As they are drawn: from the largest down, which is 1."""
+    parts = values / values.amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+    return [tuple(round(one, 4) for one in row) for row in parts.tolist()]
+
+
+def _numbers(head: Head) -> dict[str, Any]:
+    return {name: value for name, value in asdict(head).items() if not name.endswith("_spectrum")}
 
 
 @cache

@@ -35,7 +35,7 @@ def inspect(
     checkpoint: CheckpointArgument,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write heat maps to this .html file, and pictures beside it.", show_default="none"),
+        typer.Option(help="Write a page: heat maps of the heads, their spectra, advice.", show_default="none"),
     ] = None,
     data: TextOption = None,
     keep: Annotated[float, typer.Option(help="With --data: share of the energy that truncated heads keep.")] = 0.99,
@@ -45,16 +45,13 @@ def inspect(
 ) -> None:
     """Measure which rank the heads of a trained model really use."""
     import headwise
-    from headwise.extras import require
 
-    if report is not None:
-        require("report", "charts")
     inspection = headwise.inspect(checkpoint, heads=heads, data=data, keep=keep, reader=reader, watch=bar("layers"))
     files: list[Path] = []
     if report is not None:
-        from headwise.charts.grammar import save
+        from headwise.report.inspection_page import write_inspection
 
-        files = save(inspection.chart(), report.parent, report.stem)
+        files = [write_inspection(inspection, checkpoint, report)]
     if as_json:
         return print_json(inspection.as_dict() | ({"report": [str(file) for file in files]} if files else {}))
     from headwise.report.inspection import inspection_tables
@@ -62,7 +59,7 @@ def inspect(
 
     show(*inspection_tables(inspection))
     if files:
-        show(f"Heat maps: {report}, and .png, .svg, .pdf beside it")
+        show(f"Page: {files[0]}")
 
 
 def truncate(

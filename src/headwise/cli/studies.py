@@ -212,10 +212,28 @@ def runs_remove(
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A .jsonl.xz, .parquet or .csv file to write.")], store: StorePath = None
+    path: Annotated[
+        Path | None, typer.Argument(help="A .jsonl.xz, .parquet or .csv file to write.", show_default="none")
+    ] = None,
+    optuna: Annotated[
+        Path | None, typer.Option(help="A new file for optuna-dashboard: a study per task.", show_default="none")
+    ] = None,
+    wandb: Annotated[
+        str, typer.Option(help="Log a table of the runs to this project of Weights & Biases.", show_default="none")
+    ] = "",
+    store: StorePath = None,
 ) -> None:
-    """Write the store's runs: .jsonl.xz or .parquet (everything), .csv (a table)."""
+    """Write the store's runs: .jsonl.xz or .parquet (everything), .csv (a table); or to a dashboard."""
     import headwise
+    from headwise.spec import SpecError
 
-    headwise.export_runs(path, store)
-    typer.echo(f"wrote {path}")
+    if not (path or optuna or wandb):
+        raise SpecError("say where to: a file (runs.jsonl.xz), --optuna FILE or --wandb PROJECT")
+    if path:
+        headwise.export_runs(path, store)
+        typer.echo(f"wrote {path}")
+    if optuna:
+        count = headwise.export_optuna(optuna, store)
+        typer.echo(f"wrote {count} runs to {optuna}; see them with: optuna-dashboard sqlite:///{optuna}")
+    if wandb:
+        typer.echo(f"logged a table of {headwise.export_wandb(wandb, store)} runs to {wandb}")

@@ -22,7 +22,7 @@ from headwise.comparison.evidence.rows import EvidenceRow, published
 from headwise.comparison.evidence.weigh import distance
 from headwise.cost import parameters
 from headwise.known import find
-from headwise.ledger.law import LEAST_POINTS, Law, Prediction, families_left_out, fit
+from headwise.ledger.law import LEAST_POINTS, Law, Prediction, families_left_out, features, fit
 from headwise.ledger.statistics import LEVEL, t_quantile
 from headwise.ledger.study import study_rows
 from headwise.options import ModelOptions
@@ -154,6 +154,25 @@ def predict(
     name = f"of the variant '{own.name}', fitted to its {len(own.sizes)} sizes"
     count = len(own.sizes)
     return PredictedLoss(str(asked), task, steps, name, trained, own.predict(size), count, families, beyond)
+
+
+def law_in_numbers(source: Store) -> dict[str, Any] | None:
+    """The law of all shapes as plain data, for a page that computes with it; None where there are too few runs."""
+    try:
+        preset, rows = _runs(source)
+    except SpecError:
+        return None
+    return in_numbers(fit(points(rows)), PRESETS[preset].steps) | {"trained": _trained(source, rows)}
+
+
+def in_numbers(law: Law, steps: int) -> dict[str, Any]:
+    """A law as plain data, for models that train for so many steps."""
+    known = [features(point.shape, point.steps) for point in law.points]
+    within = {name: {"low": min(at[name] for at in known), "high": max(at[name] for at in known)} for name in known[0]}
+    numbers = {name: getattr(law, name).tolist() for name in ("centre", "scale", "slopes", "cover")}
+    about = {"steps": steps, "points": len(law.points), "level": LEVEL, "quantile": t_quantile(law.freedom, LEVEL)}
+    about |= {"farthest": FARTHEST, "within": within, "names": list(law.names), "floor": float(law.floor)}
+    return {**numbers, **about, "spread": law.spread, "farthest_leverage": law.farthest}
 
 
 def _of_all(law: Law) -> str:

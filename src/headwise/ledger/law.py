@@ -109,10 +109,14 @@ class Law:
             low, high = min(at[name] for at in known), max(at[name] for at in known)
             if not low <= value <= high:
                 reasons.append(f"{name} {value:,.10g}, runs have {low:,.10g} to {high:,.10g}")
-        farthest = max(self._leverage(self._row(point.shape, point.steps)) for point in self.points)
-        if not reasons and self._leverage(self._row(shape, steps)) > farthest:
+        if not reasons and self._leverage(self._row(shape, steps)) > self.farthest:
             reasons.append("no feature alone, but their combination is farther from the runs than any of these is")
         return (*reasons, *_unseen(shape))
+
+    @property
+    def farthest(self) -> float:
+        """The leverage of the run that is least like the others."""
+        return max(self._leverage(self._row(point.shape, point.steps)) for point in self.points)
 
     def _row(self, shape: ModelShape, steps: int) -> Any:
         return np.concatenate([[1.0], (_logs(self.names, shape, steps) - self.centre) / self.scale])

@@ -245,6 +245,10 @@ class Store(AbstractContextManager["Store"]):
         """A run's validation curve: rows of (step, name, value)."""
         return self._points("curves", self._find(key))
 
+    def records(self) -> list[Record]:
+        """Every run as one flat record, oldest first, without curves and probes."""
+        return self._select()
+
     def frame(self) -> "polars.DataFrame":
         """One row per run: the spec, the result and every metric as columns.
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from headwise.checkpoints import open_checkpoint
 from headwise.checkpoints.conversion import streaming
 from headwise.checkpoints.conversion.allocation import Sensitivity
+from headwise.checkpoints.conversion.coded import convert_coded, needs_code
 from headwise.checkpoints.conversion.converter import Converter, Layers
 from headwise.checkpoints.conversion.fitting import STEPS
 from headwise.checkpoints.conversion.healing import Amount
@@ -33,7 +34,8 @@ from headwise.checkpoints.conversion.result import Conversion, Frontier, Tried
 from headwise.checkpoints.conversion.target import Target
 from headwise.checkpoints.conversion.text import block_losses, change_of
 from headwise.checkpoints.conversion.unfinished import Unfinished
-from headwise.checkpoints.files import llama2c_sizes
+from headwise.checkpoints.files import write_gguf
+from headwise.checkpoints.foreign import GGUF, llama2c_sizes
 from headwise.checkpoints.llama2c import write_llama2c
 from headwise.checkpoints.on_text import load_model
 from headwise.cost import cached_per_token
@@ -68,16 +70,14 @@ def convert(
     are of each layer's fit. `heal` is seconds, '30m' or '300 steps': so long it is trained to say what the original
     says, and `track` (tensorboard, wandb) shows it. Interrupted, the same call continues after the last layer or step;
     with `go_on` a folder that the same call has finished is read and not refused. A model of llama2.c, with its
-    `tokenizer`, is written as a Llama, without a target.
+    `tokenizer`, and one in a GGUF file are written as folders, without a target.
     """
     folder = Path(out)
     asked = {"to": to, "kv": kv, "params": params, "loss": loss}
-    if Path(source).is_file() and llama2c_sizes(Path(source)):
+    if Path(source).is_file() and (Path(source).suffix == GGUF or llama2c_sizes(Path(source))):
         if any(value is not None for value in asked.values()):
-            raise SpecError(
-                f"'{source}' is a model of llama2.c: convert it to a folder first, without --to and budgets"
-            )
-        return _from_llama2c(source, folder, tokenizer)
+            raise SpecError(f"'{source}' is one file: convert it to a folder first, without --to and budgets")
+        return _from_file(Path(source), folder, tokenizer)
     if sum(value is not None for value in asked.values()) != 1:
         raise SpecError("give one of --to SHAPE, --kv 50%, --params 70% and --loss +1%: what the model shall become")
     if per_layer and (kv is None or data is None):
@@ -95,6 +95,8 @@ def convert(
     unfinished = Unfinished.at(folder, request)
 
     def make() -> Conversion:
+        if needs_code(source):
+            return convert_coded(source, to if amount is None else None, data, unfinished)
         if streaming.too_large(source):
             return _streamed(source, to if data is None else None, unfinished)
         log = open_log(track, "convert", folder.name, request) if track else None
@@ -136,20 +138,22 @@ def _streamed(source: str | Path, to: str | None, unfinished: Unfinished) -> Con
     return replace(made[0], out=unfinished.folder)
 
 
-def _from_llama2c(source: str | Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
-    """The same model as a Llama of transformers."""
+def _from_file(source: Path, folder: Path, tokenizer: str | Path | None) -> Conversion:
+    """The same model as a folder of transformers."""
     unfinished = Unfinished.at(folder, {"source": str(source), "tokenizer": str(tokenizer)})
-    return _finished(unfinished, lambda: _llama(source, tokenizer, unfinished))
+    return _finished(unfinished, lambda: _as_it_is(source, tokenizer, unfinished))
 
 
-def _llama(source: str | Path, tokenizer: str | Path | None, unfinished: Unfinished) -> Conversion:
+def _as_it_is(source: Path, tokenizer: str | Path | None, unfinished: Unfinished) -> Conversion:
     folder = unfinished.folder
-    unfinished.write(lambda fresh: write_llama2c(source, fresh, tokenizer))
+    gguf = source.suffix == GGUF
+    unfinished.write(lambda new: write_gguf(source, new) if gguf else write_llama2c(source, new, tokenizer))
     opened = open_checkpoint(folder)
     shape = opened.shape_of([opened.heads(i).shape for i in range(len(opened.layers))])
     count = sum(math.prod(size) for size in opened.weights.shapes.values())
     cache = 4 * cached_per_token(shape)
-    return Conversion(str(source), folder, "LlamaForCausalLM", str(shape), str(shape), count, count, cache, cache)
+    architecture = opened.weights.config["architectures"][0]
+    return Conversion(str(source), folder, architecture, str(shape), str(shape), count, count, cache, cache)
 
 
 def frontier(source: str | Path, shares: list[float], *, out: str | Path, **options: Any) -> Frontier:

@@ -9,7 +9,7 @@ from headwise.checkpoints.conversion.fitting import FittedLayer
 from headwise.checkpoints.conversion.healing import Healed
 from headwise.checkpoints.conversion.importance import Importance
 from headwise.checkpoints.conversion.text import Change
-from headwise.checkpoints.swap.saved import PREFIX
+from headwise.checkpoints.swap.saved import PREFIX, auto_classes
 from headwise.shown import Shown
 
 
@@ -54,12 +54,13 @@ class Conversion(Shown):
         if not self.architecture.startswith(PREFIX):
             return f"{self.architecture}.from_pretrained('{self.out}')"
         return (
-            f"AutoModelForCausalLM.from_pretrained('{self.out}', trust_remote_code=True), whose code imports headwise,"
+            f"{auto_classes(self.architecture)[0]}.from_pretrained('{self.out}', trust_remote_code=True), whose code "
+            "imports headwise,"
         )
 
     @property
     def kv(self) -> float:
-        return self.kv_bytes_after / self.kv_bytes_before
+        return self.kv_bytes_after / self.kv_bytes_before if self.kv_bytes_before else 1.0
 
     @property
     def final(self) -> Change | None:
@@ -90,7 +91,8 @@ class Conversion(Shown):
 
     @property
     def headline(self) -> str:
-        text = f"{self.before} to {self.after}: {self.kv:.0%} of the KV cache"
+        text = f"{self.before} to {self.after}"
+        text += f": {self.kv:.0%} of the KV cache" if self.kv_bytes_before else ""
         if self.final is not None:
             text += f", loss {self.final.change:+.2%} [{self.final.low:+.2%}, {self.final.high:+.2%}]"
         return f"{text}; {self.loading} loads it"

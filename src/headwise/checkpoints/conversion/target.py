@@ -94,7 +94,7 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
     return AttentionShape(**sizes, rope_rank=turning)
 
 
-def needs_code(target: Target, config: Any, heads: AttentionHeads) -> Target:
+def native_or_hosted(target: Target, config: Any, heads: AttentionHeads) -> Target:
     """The target in attention of headwise where the configuration cannot say it: the same one where it can."""
     shape = target.attention
     window = getattr(config, "sliding_window", None)

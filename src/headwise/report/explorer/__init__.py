@@ -10,7 +10,6 @@ cost.js, config.js, bound.js) is tested in a browser against the Python it stand
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -18,10 +17,13 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwise.comparison.evidence.own import own_rows
+from headwise.comparison.evidence.rows import OWN, published
+from headwise.comparison.prediction import law_in_numbers
 from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
 from headwise.extras import has
 from headwise.known import KNOWN, find
-from headwise.ledger.judge import SOURCES, ledger_order
+from headwise.ledger.judge import SOURCES, Judgement, ledger_order
 from headwise.options import PRESETS, ModelOptions
 from headwise.report.page import claim_fields, inline_hash, page_path, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
@@ -29,7 +31,7 @@ from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown, finite
 from headwise.spec import SpecError
 
-SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "ledger", "model", "app")
+SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "law", "ledger", "model", "app")
 NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something else is chosen
     "decoder": {"vocab": 50_257, "context": 1024},
     "bert": {"vocab": 30_522, "context": 512},
@@ -37,6 +39,7 @@ NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something els
     "encoder": {},
 }
 _FREE = ("init", "norm_eps", "rope_base", "hardmax", "output_scale", "dropout", "residual", "whitened")  # cost nothing
+_FREE += ("rope_scaling", "attention_softcap", "embedding_scale")
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,14 @@ def explore(
     start = tuple(known.name or str(known.shape) for known in map(find, shapes))
     looked_into = _inspection(inspection)
     sections: list[Section] = []
+    law = None
     runs = results or (None if store else shipped_results())
     if ledger and (store or runs):
         with opened(store, runs) as held:
             sections = list(sections_of(load_all(()), held, watch, charts))
+            law = law_in_numbers(held)
     origin = str(results or store or ("the repository's results" if sections else ""))
-    text = render(start, sections, origin, looked_into, charts)
+    text = render(start, sections, origin, looked_into, charts, law=law)
     return Explorer(write_file(text, page_path(out)), start, sum(len(section.judgements) for section in sections))
 
 
@@ -114,12 +119,14 @@ def render(
     origin: str = "",
     inspection: Any = None,
     charts: bool = True,
+    lead: str = "",
+    law: dict[str, Any] | None = None,
 ) -> str:
-    """The page as text."""
+    """The page as text; `lead` is the name of an inspected model that it begins with, `law` predicts moves."""
     import headwise
 
     own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
-    data = page_data(shapes, sections, inspection, charts)
+    data = page_data(shapes, sections, inspection, charts) | {"law": law}
     templates = Environment(
         loader=PackageLoader("headwise.report", "explorer"),
         autoescape=True,
@@ -135,7 +142,9 @@ def render(
         dtypes=list(DTYPE_BYTES),
         claims=data["claims"],
         evidence=data["evidence"],
+        law=law,
         origin=origin,
+        lead=lead,
         version=headwise.__version__,
     )
 
@@ -164,18 +173,16 @@ def page_data(
         "claims": [_claim(judgement) for judgement in judgements],
         "sources": SOURCES,
         "charts": {section.name: _chart(section) for section in sections if charts and section.parts[0].chart},
-        "evidence": published_rows(),
+        "law": None,
+        "evidence": evidence_rows(judgements),
         "inspection": inspection,
     }
 
 
-def published_rows() -> list[dict[str, Any]] | None:
-    """Published comparisons, one dictionary per row; None where this headwise has no table of them."""
-    try:
-        table = import_module("headwise.comparison.evidence.rows")
-    except ModuleNotFoundError:
-        return None
-    return [row.model_dump(mode="json") | {"effect": row.effect} for row in table.published()]
+def evidence_rows(judgements: Sequence[Judgement] = ()) -> list[dict[str, Any]]:
+    """Published comparisons and our own claims in the same form, one dictionary per row."""
+    rows = [*published(), *own_rows(judgements)]
+    return [row.model_dump(mode="json") | {"effect": row.effect, "own": row.lab == OWN} for row in rows]
 
 
 def _option_fields() -> dict[str, Any]:

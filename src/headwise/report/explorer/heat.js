@@ -38,9 +38,22 @@ class HeatMaps {
     this.host.replaceChildren(
       make("p", {}, make("b", {}, model.shape), ` (${model.family ?? "model"})`),
       ...String(model.summary ?? "").split("\n").filter(Boolean).map((line) => make("p", { class: "note" }, line)),
+      ...this.advice(),
       make("p", { class: "budget-row" }, make("label", { for: "budget" }, "Rank that each head may keep"), slider, this.kept),
-      this.told, this.maps);
+      this.told, this.scale(), this.maps);
     this.mark();
+  }
+
+  scale() {
+    const stops = Array.from({ length: 11 }, (_, at) => draw("rect", { x: at * 12, y: 0, width: 12, height: 12, fill: heatColour(at / 10) }));
+    return make("p", { class: "note" }, "0 ", draw("svg", { width: 132, height: 12, role: "img", "aria-label": "colours from 0 to 1" }, ...stops), " 1: all of the rank, or a copy of another head");
+  }
+
+  // What to try, where the file says it.
+  advice() {
+    const items = Array.isArray(this.model.advice) ? this.model.advice : [];
+    const line = ({ text, command }) => make("li", {}, String(text), " ", make("code", {}, String(command)), copyButton(() => command, "command"));
+    return items.length ? [make("h3", {}, "What to try"), make("ul", { class: "advice" }, ...items.map(line))] : [];
   }
 
   map(name, title, of) {

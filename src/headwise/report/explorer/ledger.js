@@ -111,8 +111,8 @@ function showEvidence(a, b) {
   const axes = (row) => EVIDENCE_AXES[row.axis] ?? [row.axis];
   const rows = DATA.evidence.filter((row) => !b || axes(row).some((axis) => differing.includes(axis)));
   rows.sort((one, other) => Number(other.params_base || 0) - Number(one.params_base || 0));
-  byId("evidence-about").textContent = !b ? `${rows.length} published comparisons; choose a B to see those about its move.`
-    : rows.length ? `${rows.length} published ${rows.length === 1 ? "comparison" : "comparisons"} about ${differing.join(", ")}, the largest models first.`
+  byId("evidence-about").textContent = !b ? `${rows.length} published comparisons and claims of our own; choose a B to see those about its move.`
+    : rows.length ? `${rows.filter((row) => !row.own).length} published comparisons and ${rows.filter((row) => row.own).length} claims of our own about ${differing.join(", ")}, the largest models first.`
       : `No published comparison in the list is about ${differing.join(", ") || "this move"}.`;
   host.replaceChildren(...rows.slice(0, 200).map((row) => make("tr", {},
     make("td", { class: "number" }, row.params_base ? short(row.params_base) : ""),
