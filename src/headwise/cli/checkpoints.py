@@ -145,7 +145,8 @@ def convert(
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
     with ExitStack() as stack:
         healing = later(stack, "healing, percent")
-        options = {"data": data, "heal": heal, "per_layer": per_layer, "track": track, "progress": healing}
+        options: dict[str, Any] = {"data": data, "heal": heal, "per_layer": per_layer, "track": track}
+        options |= {"progress": healing}
         options |= {"watch": bar("layers"), "to": to, "tokenizer": tokenizer}
         options |= {"params": None if params is None else read_share(params, "--params")}
         options |= {"loss": None if loss is None else read_share(loss, "--loss")}

@@ -12,8 +12,9 @@ import torch
 
 from headwise.checkpoints import open_checkpoint, reader_of
 from headwise.checkpoints.conversion.fitting import FittedLayer
-from headwise.checkpoints.conversion.native import read_target, smaller
+from headwise.checkpoints.conversion.native import smaller
 from headwise.checkpoints.conversion.result import Conversion
+from headwise.checkpoints.conversion.target import read_target
 from headwise.checkpoints.conversion.text import BATCH, Blocks, block_losses, change_of, read_blocks
 from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import open_weights

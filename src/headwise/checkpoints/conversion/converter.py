@@ -18,7 +18,7 @@ from headwise.checkpoints.conversion.hosted import with_code
 from headwise.checkpoints.conversion.importance import Importance, head_rows, head_scores
 from headwise.checkpoints.conversion.native import new_model
 from headwise.checkpoints.conversion.result import Tried
-from headwise.checkpoints.conversion.target import Target, needs_code, read_target, rotary_part
+from headwise.checkpoints.conversion.target import Target, native_or_hosted, read_target, rotary_part
 from headwise.checkpoints.conversion.text import Blocks, block_losses, read_blocks
 from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import open_weights
@@ -114,8 +114,8 @@ class Converter:
     def target(self, to: str) -> Target:
         shape, depth = read_target(to, self.shape, len(self.heads))
         target = Target(shape, tuple(range(depth)))
-        needs_code(target, self.model.config, self.heads[0])  # refused before what stays is measured
-        return needs_code(replace(target, layers=self.kept(depth)), self.model.config, self.heads[0])
+        native_or_hosted(target, self.model.config, self.heads[0])  # refused before what stays is measured
+        return native_or_hosted(replace(target, layers=self.kept(depth)), self.model.config, self.heads[0])
 
     def kept(self, depth: int) -> tuple[int, ...]:
         """The layers that stay: one after the other the one goes whose absence costs least."""
@@ -171,7 +171,7 @@ class Converter:
         for text in texts if self.blocks is not None else texts[:1]:
             with suppress(SpecError):  # of some heads a part turns, which not every rank can share out
                 target = Target(read_target(text, old, len(self.heads))[0], layers)
-                if not needs_code(target, self.model.config, self.heads[0]).each:
+                if not native_or_hosted(target, self.model.config, self.heads[0]).each:
                     targets.append(target)
         if not targets:
             raise SpecError(

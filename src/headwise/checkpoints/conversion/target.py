@@ -8,7 +8,7 @@ from headwise.checkpoints.heads import AttentionHeads
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError, shortened
 
-LATENTS = ("llama", "mistral", "qwen2", "qwen3")  # all of whose model but attention a DeepSeek-V3 can say
+LATENTS = ("llama", "mistral", "qwen2", "qwen3")  # whose model, but for attention, a DeepSeek-V3 can say
 
 _LETTERS = {
     "h": "heads",
@@ -94,12 +94,17 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
     return AttentionShape(**sizes, rope_rank=turning)
 
 
-def needs_code(target: Target, config: Any, heads: AttentionHeads) -> Target:
+def native_or_hosted(target: Target, config: Any, heads: AttentionHeads) -> Target:
     """The target in attention of headwise where the configuration cannot say it: the same one where it can."""
     shape = target.attention
     window = getattr(config, "sliding_window", None)
     plain = heads.query_bias is None and heads.output_bias is None
-    deepseek = plain and config.model_type in LATENTS and not (window and window < config.max_position_embeddings)
+    if shape.kv_latent and config.model_type not in LATENTS:
+        raise SpecError(
+            f"a latent is known for {', '.join(LATENTS)}, not for {config.model_type}: give fewer key/value heads (g) "
+            "or a smaller rank (r)"
+        )
+    deepseek = plain and not (window and window < config.max_position_embeddings)
     if deepseek if shape.kv_latent else shape.v_rank == shape.qk_rank:
         return target
     if len(target.layers) < config.num_hidden_layers:
