@@ -69,7 +69,8 @@ class RopeScaling(Spec):
                     f"cannot read rope scaling '{text}'; write linear:factor=2, llama3:factor=8,context=8192 or "
                     "yarn:factor=4,context=4096"
                 ) from None
-        return cls(**{name: float(one) if name in _REAL and _is_int(one) else one for name, one in values.items()})
+        real = {name: float(values[name]) for name in _REAL if _is_int(values.get(name))}
+        return cls(**{**values, **real})
 
     def __str__(self) -> str:
         said = self.model_dump(exclude_defaults=True, exclude={"kind"})

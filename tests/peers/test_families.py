@@ -124,6 +124,17 @@ def test_a_smaller_model_loads_and_says_what_it_lost(name, to, tmp_path):
         assert done.kv_bytes_after < done.kv_bytes_before
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_broken_checkpoint_is_not_converted(name, tmp_path):
+    model = saved(name, tmp_path / "model")
+    with_tokenizer(tmp_path / "model")
+    next(p for n, p in model.named_parameters() if "norm" in n or "ln_f" in n).data[3] = float("nan")
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(SpecError, match="holds NaN or infinite numbers"):
+        headwise.convert(tmp_path / "model", "g1", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_a_folder_with_code_cannot_be(tmp_path):
     saved("t5", tmp_path / "t5")
     with pytest.raises(SpecError, match="has a bias of distance for each head: 4 heads stay"):

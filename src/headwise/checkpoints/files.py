@@ -343,7 +343,7 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], go_on: bo
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, tensor in tensors:
-            waiting[name] = own(tensor)
+            waiting[name] = own(check_finite(name, tensor))
             total += tensor.nbytes
             if sum(one.nbytes for one in waiting.values()) >= SHARD_BYTES:
                 flush()

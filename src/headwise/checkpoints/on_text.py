@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.checkpoints.files import check_finite
 from headwise.checkpoints.reader import Reader
 from headwise.checkpoints.seen import Seen, Watch
 from headwise.spec import SpecError
@@ -150,6 +151,8 @@ def load_model(folder: Path, attention: str | None = "eager") -> tuple[Any, Any]
             f"'{folder}' has no '{unread[0]}', which {type(model).__name__} needs: transformers would make it up, and "
             "the loss would be that of random numbers; leave --data out, or give the whole checkpoint"
         )
+    for name, parameter in model.named_parameters():
+        check_finite(name, parameter)
     return tokenizer, model.eval()
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headwise.checkpoints import Chosen, open_checkpoint
-from headwise.checkpoints.files import Weights, check_finite, check_new, write_config, write_weights
+from headwise.checkpoints.files import Weights, check_new, write_config, write_weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.on_text import OnText, TextChange
 from headwise.checkpoints.reader import LayerWatch, Reader
@@ -314,7 +314,7 @@ def _tensors(
         done |= changed.keys()
     for name in reader.weights:
         if name not in done:
-            yield name, check_finite(name, reader.weights.stored(name))
+            yield name, reader.weights.stored(name)
 
 
 def _copy_rest(weights: Weights, out: Path) -> None:

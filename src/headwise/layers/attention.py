@@ -31,7 +31,7 @@ from headwise.layers.cpu.compiled import AttentionSize, StripSize
 from headwise.layers.cpu.linear import product
 from headwise.layers.cpu.strips import Between, StripAttention, StripHeads, strip_size
 from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
-from headwise.layers.functional import angles, distance, fast_attention, plain_attention, turn
+from headwise.layers.functional import angles, distance, fast_attention, plain_attention, turn, weight_of
 from headwise.layers.paths import Path, Pathed
 from headwise.options import RopeScaling
 from headwise.shape import AttentionShape
@@ -259,7 +259,7 @@ class Attention(Pathed):
     def _latent_up(self) -> tuple[Tensor, Tensor]:
         """What expands the latent for each query head: (H, R-P, C) and (H, V, C)."""
         shape = self.shape
-        up = self.kv_up.weight.unflatten(0, (shape.kv_heads, -1)).repeat_interleave(shape.group, dim=0)
+        up = weight_of(self.kv_up).unflatten(0, (shape.kv_heads, -1)).repeat_interleave(shape.group, dim=0)
         key_up, value_up = up.split([shape.content_rank, shape.v_rank], dim=1)
         return key_up, value_up
 

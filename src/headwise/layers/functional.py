@@ -4,10 +4,11 @@ Letters: B batch, T queries, S keys, H heads, G key/value heads, R qk_rank, V v_
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.options import RopeScaling
 from headwise.spec import SpecError
@@ -128,6 +129,15 @@ def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
     turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
     return torch.cat([*(part.to(heads.dtype) for part in turned), rest], dim=-1)
+
+
+def weight_of(linear: Any) -> Tensor:
+    """The matrix that a linear layer applies, with what stands around it (LoRA)."""
+    if isinstance(linear, nn.Linear):
+        return linear.weight
+    one = torch.eye(linear.in_features, device=linear.weight.device, dtype=linear.weight.dtype)
+    applied: Tensor = linear(one)
+    return applied.mT
 
 
 def distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
