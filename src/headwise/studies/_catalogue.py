@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headwise.extras import MissingExtra
 from headwise.shown import Shown
 from headwise.studies import load, load_all
 
@@ -60,10 +61,18 @@ def describe_study(name: str) -> Description:
 
 
 def list_tasks() -> Catalogue:
-    """Every task that shapes can be tried on, with the error of a constant predictor."""
+    """Every task that shapes can be tried on, with the error of a constant predictor; or what its usual data needs."""
     from headwise.tasks import names, parse
 
-    return Catalogue([_task(parse(name), baselines=False) for name in names()])
+    return Catalogue([_listed(parse(name)) for name in names()])
+
+
+def _listed(task: "Task") -> dict[str, Any]:
+    try:
+        return _task(task, baselines=False)
+    except MissingExtra as missing:
+        known = {"name": task.name, "summary": task.summary, "usual_shape": task.usual_shape}
+        return {**known, "trivial_error": None, "needs": str(missing)}
 
 
 def describe_task(task: str, baselines: bool = False) -> Description:
