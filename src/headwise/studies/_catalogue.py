@@ -62,15 +62,18 @@ def describe_study(name: str) -> Description:
 
 def list_tasks() -> Catalogue:
     """Every task that shapes can be tried on, with the error of a constant predictor; or what its usual data needs."""
-    from headwise.tasks import names, parse
+    from headwise.tasks import names
 
-    return Catalogue([_listed(parse(name)) for name in names()])
+    return Catalogue([_listed(name) for name in names()])
 
 
-def _listed(task: "Task") -> dict[str, Any]:
+def _listed(name: str) -> dict[str, Any]:
+    from headwise.tasks import find_task, parse
+
     try:
-        return _task(task, baselines=False)
+        return _task(parse(name), baselines=False)
     except MissingExtra as missing:
+        task = find_task(name)
         known = {"name": task.name, "summary": task.summary, "usual_shape": task.usual_shape}
         return {**known, "trivial_error": None, "needs": str(missing)}
 
