@@ -16,7 +16,7 @@ help:
 	@echo "make docs      the site, with the explorer, into site/; links and commands are checked"
 	@echo "make lint      ruff and mypy"
 	@echo "make soak MINUTES=20  kills, full disks and fuzzers for so long; the table in soak/ grows with every call"
-	@echo "make bench     speed against other libraries, into docs/reference/performance.md (an hour)"
+	@echo "make bench     speed against other libraries, into docs/reference/performance.md (35 minutes on two quiet cores)"
 	@echo "make bench-gpu training steps on a GPU, where there is one"
 
 demo: $(VENV)/core

@@ -18,6 +18,7 @@ import math
 import multiprocessing
 import os
 import resource
+import sys
 from statistics import median
 from time import perf_counter
 
@@ -120,12 +121,13 @@ class FixedData:
 
 
 def our_run(cell):
-    from headwise.studies.rank_cliff import PRESETS, run_of
+    from headwise.studies._recipes.neighbors import neighbor_run
+    from headwise.studies.rank_cliff import PRESETS
     from headwise.sweep.resolve import fitted
     from headwise.training.run import Execution
 
     heads, modules, layers = cell
-    return fitted([run_of(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
+    return fitted([neighbor_run(PRESETS["paper"], layers, modules, DIM // heads, 0)], Execution())[0]
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------
@@ -260,7 +262,10 @@ def main():
     parser.add_argument("--cells", type=int, default=len(CELLS), help="only the first so many")
     parser.add_argument("--grid", action="store_true", help="the paper's 63 cells instead")
     options = parser.parse_args()
-    say = (lambda text: None) if options.json else lambda text: print(text, flush=True)
+
+    def say(text):
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
     sides = {kind: Side(kind) for kind in ("theirs", "ours")}
     if options.grid:
         say(f"{'cell':>12} {'theirs ms':>10} {'ours ms':>8} {'step':>7}")

@@ -32,11 +32,12 @@ class Clock:
 
 
 def laptop_run(rank, seed=0):
-    from headwise.studies.rank_cliff import PRESETS, run_of
+    from headwise.studies._recipes.neighbors import neighbor_run
+    from headwise.studies.rank_cliff import PRESETS
     from headwise.sweep.resolve import fitted
     from headwise.training.run import Execution
 
-    return fitted([run_of(PRESETS["laptop"], 1, 1, rank, seed).replace(evaluations=10)], Execution())[0]
+    return fitted([neighbor_run(PRESETS["laptop"], 1, 1, rank, seed).replace(evaluations=10)], Execution())[0]
 
 
 def parts():

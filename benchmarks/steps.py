@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-VOCAB, TURN_SECONDS, REPEATS = 256, 0.5, 5
+VOCAB, TURN_SECONDS, REPEATS = 256, 0.5, 3
 DECODERS = [  # shape, tokens, batch
     ("w32-h4-L4", 64, 32),
     ("w64-h4-L4", 64, 32),
@@ -72,8 +72,16 @@ class GivenData:
 
         return build(shape, options)
 
-    def loss(self, output, labels):
-        return self.cross_entropy(output.flatten(0, -2), labels.flatten())
+    def training_loss(self, model, inputs, labels):
+        """As tasks of tokens do it: in parts, where the model has a way."""
+        import torch
+
+        from headwise.tasks.sequences import in_parts
+
+        whole = in_parts(model)
+        if whole is None:
+            return self.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+        return whole.token_loss(inputs, labels, torch.full(labels.shape, 1 / labels.numel()))
 
 
 def data(family, options, batch):
@@ -134,7 +142,7 @@ def nanogpt(layer, options, depth):
     sys.modules["nanogpt_model"] = module
     place.loader.exec_module(module)
     sizes = {"n_layer": depth, "n_head": layer.heads, "n_embd": layer.width, "block_size": options.context}
-    with redirect_stdout(sys.stderr):  # it prints its size, and ours is for JSON
+    with redirect_stdout(None):  # it prints its size, and ours is for JSON
         model = module.GPT(module.GPTConfig(vocab_size=VOCAB, dropout=0.0, bias=True, **sizes))
     return lambda x, y: model(x, y)[1], model
 
@@ -330,28 +338,27 @@ def stored_row(spec, shape, batch, repeats):
     return sizes | speeds
 
 
-def cases(quick):
-    """Every size as a decoder; the other families at three sizes."""
-    decoders = [("gpt2", *model) for model in DECODERS]
-    others = [(family, *model) for family in ("llama", "bert", "vit") for model in DECODERS[1:4]]
-    return [decoders[1]] if quick else decoders + others
+OTHERS = [(family, *model) for family in ("llama", "bert", "vit") for model in DECODERS[1:4]]
+PARTS = {  # what is measured, and how
+    "decoders": (row, [("gpt2", *model) for model in DECODERS]),
+    "families": (row, OTHERS),
+    "stored": (stored_row, STORED),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=PARTS, default="decoders", help="decoders of six sizes, other families, ...")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="one decoder and one stored run, two turns each")
+    parser.add_argument("--quick", action="store_true", help="only the second, two turns")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    say = (lambda text: None) if options.json else lambda text: print(json.dumps(text), flush=True)
-    models, stored, repeats = [], [], 2 if options.quick else REPEATS
-    for case in cases(options.quick):
-        models.append(row(*case, repeats))
-        say(models[-1])
-    for case in STORED[:1] if options.quick else STORED:
-        stored.append(stored_row(*case, repeats))
-        say(stored[-1])
-    return options.json and print(json.dumps({"models": models, "stored": stored}, indent=2))
+    measure, cases = PARTS[options.part]
+    cases, repeats, rows = (cases[1:2], 2, []) if options.quick else (cases, REPEATS, [])
+    for case in cases:
+        rows.append(measure(*case, repeats))
+        print(json.dumps(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
+    return options.json and print(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_studies_import_no_other_study():
 
 
 def loaded_after(statement):
-    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
@@ -73,7 +73,9 @@ def test_these_load_without_torch():
 
 def test_help_loads_nothing_heavy():
     heavy = {"torch", "numpy", "scipy", "altair", "pydantic", "pandas"}
-    assert not heavy & loaded_after("import headwise.cli.app")
+    asked = "import contextlib, io; sys.argv[1:] = ['--help']; from headwise.cli.app import main"
+    shown = "contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit)"
+    assert not heavy & loaded_after(f"{asked}\nwith {shown}: main()")
 
 
 def test_head_arithmetic_has_one_owner():

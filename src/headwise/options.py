@@ -5,9 +5,11 @@ with norms that have no parameters, so that it is made of nothing but the matric
 are the usual combinations. Nothing here needs torch.
 """
 
+import json
+import math
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headwise.shape import ModelShape
 from headwise.spec import Spec, SpecError
@@ -15,7 +17,70 @@ from headwise.spec import Spec, SpecError
 Family = Literal["encoder", "decoder", "vit", "bert"]
 Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit", "none"]
 FACTS = ("vocab", "context", "image", "patch", "channels", "classes")  # options that data may decide
+LATER = ("rope_scaling", "attention_softcap", "embedding_scale")  # fields that keys made before do not have
 Activation = Literal["relu", "relu2", "gelu", "gelu-tanh", "silu"]
+
+
+class RopeScaling(Spec):
+    """How rotary frequencies are stretched for more tokens than a model first saw, as Llama 3, YaRN or evenly.
+
+    Written as on the command line: `llama3:factor=8,context=8192`. Of `llama3` and `yarn`, frequencies that turn less
+    than `slow` times within the first context are divided by the factor, those that turn more than `fast` times stay.
+    """
+
+    kind: Literal["linear", "llama3", "yarn"] = Field(description="the rule")
+    factor: float = Field(gt=0, description="what the slow frequencies are divided by")
+    context: int = Field(default=0, ge=0, description="tokens that the model first saw; llama3 and yarn need it")
+    slow: float = Field(default=1.0, gt=0, description="turns within that context")
+    fast: float = Field(default=0.0, ge=0, description="turns within it; 0 for the rule's usual, 4 or 32")
+    attention: float = Field(default=0.0, ge=0, description="on what turned, of yarn; 0 for 0.1 ln factor + 1")
+    whole: bool = Field(default=True, description="of yarn: the ramp lies between whole pairs")
+
+    @model_validator(mode="after")
+    def _check(self) -> "RopeScaling":
+        if self.kind != "linear" and not self.context:
+            raise SpecError(f"rope scaling '{self.kind}' needs the first context: {self.kind}:factor=8,context=8192")
+        if self.kind != "linear" and self.turns <= self.slow:
+            raise SpecError(f"rope scaling: fast is {self.turns:g}, but must be above slow, {self.slow:g}")
+        return self
+
+    @property
+    def turns(self) -> float:
+        """Within the first context: what turns more often stays as it is."""
+        return self.fast or {"llama3": 4.0, "yarn": 32.0}.get(self.kind, 0.0)
+
+    @property
+    def growth(self) -> float:
+        """What turned queries and keys are multiplied by, each."""
+        if self.kind != "yarn":
+            return 1.0
+        return self.attention or (0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0)
+
+    @classmethod
+    def parse(cls, text: str) -> "RopeScaling":
+        kind, _, rest = text.partition(":")
+        values: dict[str, Any] = {"kind": kind.strip()}
+        for pair in filter(None, rest.split(",")):
+            name, _, value = pair.partition("=")
+            try:
+                values[name.strip()] = json.loads(value)
+            except ValueError:
+                raise SpecError(
+                    f"cannot read rope scaling '{text}'; write linear:factor=2, llama3:factor=8,context=8192 or "
+                    "yarn:factor=4,context=4096"
+                ) from None
+        return cls(**{name: float(one) if name in _REAL and _is_int(one) else one for name, one in values.items()})
+
+    def __str__(self) -> str:
+        said = self.model_dump(exclude_defaults=True, exclude={"kind"})
+        return f"{self.kind}:" + ",".join(f"{name}={json.dumps(value)}" for name, value in said.items())
+
+
+_REAL = ("factor", "slow", "fast", "attention")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class ModelOptions(Spec):
@@ -54,6 +119,16 @@ class ModelOptions(Spec):
     patch: int = Field(default=0, description="side of a square patch, in pixels")
     channels: int = Field(default=3, description="of an image")
     whitened: bool = Field(default=False, description="an image's tokens made orthogonal before the first block")
+    rope_scaling: str = Field(default="", description="llama3:factor=8,context=8192; yarn:...; linear:factor=2")
+    attention_softcap: float = Field(default=0.0, ge=0, description="bound on attention's logits; 0 for none")
+    embedding_scale: float = Field(default=1.0, gt=0, description="what tokens' embeddings are multiplied by")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Later fields are written where they are used: what has none of them keeps its key."""
+        said: dict[str, Any] = dump(self)
+        unused = {name for name in LATER if said.get(name) == type(self).model_fields[name].default}
+        return {name: value for name, value in said.items() if name not in unused}
 
     @model_validator(mode="after")
     def _check(self) -> "ModelOptions":
@@ -72,6 +147,10 @@ class ModelOptions(Spec):
             raise SpecError(f"patches of {self.patch} do not tile an image of {self.image}; use a divisor")
         if self.whitened and self.family != "vit":
             raise SpecError("whitened tokens depend on later ones too: leave whitened out, or use family 'vit'")
+        if self.scaling and self.positions != "rotary":
+            raise SpecError(f"rope_scaling stretches rotary positions, and these are {self.positions}")
+        if self.embedding_scale != 1.0 and self.family != "decoder":
+            raise SpecError("embedding_scale is a decoder's (Gemma's is the root of the width): leave it out")
         if self.head in ("lm", "mlm") and not self.vocab:
             raise SpecError(f"head '{self.head}' predicts tokens, so it needs vocab")
         return self
@@ -87,6 +166,10 @@ class ModelOptions(Spec):
         if self.positions != "rotary" or stated or layers == shape.layers:
             return shape
         return ModelShape.of(layers, shape.mlps)
+
+    @property
+    def scaling(self) -> RopeScaling | None:
+        return RopeScaling.parse(self.rope_scaling) if self.rope_scaling else None
 
     @property
     def causal(self) -> bool:

@@ -92,7 +92,7 @@ def read_text(file: str | Path, what: str) -> str:
     except UnicodeDecodeError:
         raise SpecError(f"cannot read {what} from '{path}': it is not text in UTF-8") from None
     except OSError as error:
-        raise SpecError(f"cannot read {what} from '{_shortened(path)}': {error.strerror or error}") from None
+        raise SpecError(f"cannot read {what} from '{shortened(str(path))}': {error.strerror or error}") from None
 
 
 def read_json_text(text: str, where: str) -> Any:
@@ -115,19 +115,19 @@ def check_writable(folder: str | Path) -> None:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise SpecError(f"cannot write to '{_shortened(path)}': {error.strerror or error}") from None
+        raise SpecError(f"cannot write to '{shortened(str(path))}': {error.strerror or error}") from None
 
 
-def _shortened(path: Path) -> str:
-    text = str(path)
+def shortened(text: str) -> str:
+    """What somebody gave, as a sentence can show it."""
     return text if len(text) < 200 else f"{text[:100]}…{text[-50:]}"
 
 
 def read_count(text: str | int, what: str) -> int:
     """A number of tokens or sequences: 2048, or 32k for 32 × 1024."""
-    match = re.fullmatch(r"(\d+)\s*([km]?)", str(text).strip().lower())
+    match = re.fullmatch(r"([0-9]{1,15})\s*([km]?)", str(text).strip().lower())
     if not match:
-        raise SpecError(f"cannot read '{text}' as the {what}; write 2048, or 32k for 32 × 1024")
+        raise SpecError(f"cannot read '{shortened(str(text))}' as the {what}; write 2048, or 32k for 32 × 1024")
     return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
 
 

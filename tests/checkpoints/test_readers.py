@@ -329,7 +329,12 @@ def test_files_cut_short(tmp_path):
     [
         (lambda folder: folder / "nowhere", "there is no file or folder"),
         (lambda folder: folder, "holds no weights"),
-        (lambda folder: _write(folder / "model.gguf", "x"), "is a GGUF file: transformers reads it"),
+        (lambda folder: _write(folder / "model.gguf", "x"), "is a GGUF file, which needs|transformers cannot read"),
+        (lambda folder: _write(folder / "model.bin", "GGUFxx"), "give it a name that ends in .gguf"),
+        (lambda folder: _write(folder / "model.bin", "ggmlxx"), "an old GGML file: convert_llama_ggml_to_gguf"),
+        (lambda folder: _write(folder / "model.bin", "24ka" + "x" * 40), "llama2.c's later formats: give its first"),
+        (lambda folder: _write(folder / "model.onnx", "x").parent, "holds an ONNX graph"),
+        (lambda folder: _write(folder / "model.gguf", "x").parent, "holds GGUF: give the file itself"),
         (lambda folder: _write(folder / "model.onnx", "x"), "is an ONNX graph"),
         (lambda folder: _write(folder / "model.tar", "x"), "is no file of weights"),
         (lambda folder: _write(folder / "config.json", "{") and _weights(folder, {"a": (1,)}), "cannot read"),

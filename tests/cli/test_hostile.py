@@ -133,6 +133,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, mo
         ({"ID": "-1", "COUNT": "8"}, "outside of it"),
         ({"ID": "x", "COUNT": "8"}, "cannot read the variables"),
         ({"ID": "1", "COUNT": "0"}, "outside of it"),
+        ({"ID": "1"}, "not of how many"),
         ({"ID": "1", "COUNT": "2", "MIN": "0", "MAX": "7"}, "must follow each other"),
     ],
 )

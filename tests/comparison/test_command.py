@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -270,3 +271,20 @@ def test_one_that_does_not_end_is_ended(tmp_path, monkeypatch):
     command.end_all([stubborn], lambda: False)
     assert stubborn.process.returncode == -signal.SIGKILL
     assert not os.path.exists(f"/proc/{stubborn.process.pid}")
+
+
+@pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
+def test_a_command_ends_with_a_comparison_that_is_killed(tmp_path, stubborn):
+    """With all that it started: else it went on for ever, and wrote the number of a run that another had begun."""
+    text = f"{stubborn}sleep 600 & echo $! > pid; echo $$ > shell; wait; {{heads}} {{seed}}"
+    driver = "import time; from headwise.comparison import command; from comparison.test_command import foreign_run; "
+    driver += f"command.Command(foreign_run({text!r})); time.sleep(600)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", driver], cwd=tmp_path, env=environment) as process:
+        while not (tmp_path / "shell").exists() or not (tmp_path / "shell").read_text().strip():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    pids = [int((tmp_path / name).read_text()) for name in ("pid", "shell")]
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.05)

@@ -12,10 +12,14 @@ from functools import cache
 from pathlib import Path
 
 import polars as pl
+import torch
+from safetensors.torch import save_file
 
-from headwise.checkpoints.configuration import price
+from headwise.checkpoints import open_checkpoint
+from headwise.checkpoints.configuration import price, suggest
 from headwise.checkpoints.files import open_weights
 from headwise.comparison.answer import compare_table
+from headwise.data.tables import table_rows
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
 from headwise.store.store import Store
@@ -41,6 +45,34 @@ def specs(case, folder):
 def configs(case, folder):
     (folder / "config.json").write_text(case if isinstance(case, str) else json.dumps(case))
     price(folder)
+
+
+def advice(case, folder):
+    """A configuration, and what advice is asked for."""
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    with Store(":memory:") as store:
+        suggest(folder, store=store, **{name: value for name, value in case.items() if name != "config"}).as_dict()
+
+
+def checkpoints(case, folder):
+    """A configuration, the names and sizes of tensors, and where an index says they are."""
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    try:
+        save_file({name: torch.zeros(size) for name, size in case["tensors"].items()}, folder / "model.safetensors")
+    except (TypeError, RuntimeError, AttributeError):  # no file can say that
+        return
+    if "weight_map" in case:
+        (folder / "model.safetensors").rename(folder / "one.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": case["weight_map"]}))
+    opened = open_checkpoint(folder)
+    for number in range(min(len(opened.layers), 3)):
+        opened.heads(number)
+
+
+def texts(case, folder):
+    """A published table of labelled texts."""
+    (folder / "train.tsv").write_bytes(case.encode("latin-1", "replace"))
+    list(table_rows(folder / "train.tsv"))
 
 
 def tables(case, folder):
@@ -86,7 +118,8 @@ def commands(case, folder):
     assert "Traceback" not in done.stderr + done.stdout
 
 
-TARGETS = {one.__name__: one for one in (shapes, specs, configs, tables, safetensors, parquet, commands)}
+TARGETS = (shapes, specs, configs, advice, checkpoints, tables, texts, safetensors, parquet, commands)
+TARGETS = {one.__name__: one for one in TARGETS}
 
 
 @cache

@@ -15,7 +15,8 @@ CASES = [
     for name in TARGETS
     for number, case in enumerate(corpus(name))
 ]
-NEW = {"shapes": 600, "specs": 300, "configs": 150, "tables": 50, "safetensors": 150, "parquet": 30, "commands": 0}
+NEW = {"shapes": 600, "specs": 300, "configs": 150, "advice": 15, "checkpoints": 60, "tables": 50, "texts": 100}
+NEW |= {"safetensors": 150, "parquet": 30, "commands": 0}
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)

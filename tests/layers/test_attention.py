@@ -58,6 +58,8 @@ def layers(draw):
         causal=draw(st.booleans()),
         window=draw(st.sampled_from([None, None, 1, 3])),
         rope_base=draw(st.sampled_from([None, 100.0])),
+        rope_scaling=draw(st.sampled_from([None, "linear:factor=2", "yarn:factor=4,context=8,fast=2,whole=false"])),
+        softcap=draw(st.sampled_from([0.0, 0.0, 0.7])),
         qk_norm=draw(st.sampled_from(["none", "rms", "rms-plain"])),
         logit_scale=draw(st.booleans()),
         inverse_temperature=draw(st.sampled_from([1.0, 2.5])),
@@ -477,6 +479,17 @@ def test_exported_for_every_length():
     for count in (4, 400):
         x = torch.randn(1, count, 16, dtype=DOUBLE)
         torch.testing.assert_close(exported(x), module(x))
+
+
+def test_a_bound_on_logits_is_one():
+    """Whatever the weights are: no key gets more than exp(2 · softcap) times the attention of another."""
+    module = layer("w16-h4-r8-g2", softcap=1.5)
+    module.input.weight.data *= 100
+    _, weights = module(torch.randn(2, 7, 16, dtype=DOUBLE), need_weights=True)
+    ratios = weights.amax(-1) / weights.amin(-1)
+    assert math.exp(2.9) < ratios.max() <= math.exp(3.0) * (1 + 1e-9)
+    with pytest.raises(SpecError, match="softcap is -1"):
+        layer("w16-h2", softcap=-1.0)
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from headwise.layers.cpu.compiled import WideMLPSize
 from headwise.layers.cpu.mlp import TiledMLP, mlp_size
 from headwise.layers.cpu.tiled import works
 from headwise.models.blocks import ACTIVATIONS, MLP
@@ -49,15 +50,36 @@ def test_every_activation_equals_the_plain_path(activation, kind):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("activation", "kind"), [*USUAL, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
+)
+def test_a_wide_one_equals_the_plain_path(activation, kind):
+    """Torch's products in parts of tokens, with and without biases and a residual stream."""
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        for bias, tokens, given in (("all", 300, 2), ("none", 5, 1)):
+            if activation == "relu" and dtype == torch.float32:  # one sign that rounding flips is a large difference
+                continue
+            torch.manual_seed(0)
+            options = preset("encoder", activation=activation, mlp_kind=kind, bias=bias)
+            mlp = MLP(144, 160, options, dtype=dtype)
+            assert isinstance(mlp.kernel(1, dtype), WideMLPSize)
+            for parameter in mlp.parameters():
+                torch.nn.init.normal_(parameter, std=0.1)
+            inputs = [torch.randn(tokens, 144, dtype=dtype, requires_grad=True) for _ in range(given)]
+            assert_same(*compiled_and_plain(mlp, *inputs), tolerance)
+
+
+@needs_compiler
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("size", [30.0, 1e4, float("nan")])
-def test_large_sums_overflow_nothing_and_nan_stays_nan(activation, size):
-    mlp = MLP(48, 64, preset("encoder", activation=activation))
+@pytest.mark.parametrize("width", [48, 144])
+def test_large_sums_overflow_nothing_and_nan_stays_nan(activation, size, width):
+    mlp = MLP(width, 64, preset("encoder", activation=activation))
     mlp.path = "generated"
     torch.nn.init.constant_(mlp.input.bias, size)
     with torch.no_grad():
         mlp.input.bias[::2] *= -1
-    x = torch.randn(3, 48, requires_grad=True)
+    x = torch.randn(3, width, requires_grad=True)
     output = mlp(x)
     output.sum().backward()
     if size != size:  # a ReLU's slope at NaN is a number, as torch has it
@@ -82,14 +104,15 @@ def test_it_has_the_derivatives_of_what_it_computes():
 
 @needs_compiler
 @pytest.mark.parametrize(("activation", "kind"), [("gelu", "plain"), ("relu2", "plain"), ("silu", "gated")])
-def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(activation, kind):
-    mlp, kept = MLP(48, 192, preset("encoder", activation=activation, mlp_kind=kind)), {}
+@pytest.mark.parametrize("width", [48, 144])
+def test_no_more_is_kept_for_the_backward_pass_than_by_the_plain_path(activation, kind, width):
+    mlp, kept = MLP(width, 4 * width, preset("encoder", activation=activation, mlp_kind=kind)), {}
     for mlp.path in ("generated", "fast"):
         sizes = {}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda tensor, sizes=sizes: sizes.update({tensor.data_ptr(): tensor.nbytes}) or tensor,
             lambda tensor: tensor,
         ):
-            mlp(torch.randn(2048, 48, requires_grad=True))
+            mlp(torch.randn(2048, width, requires_grad=True))
         kept[mlp.path] = sum(sizes.values())
     assert kept["generated"] < kept["fast"]

@@ -64,6 +64,7 @@ BIASES = {"input_bias": True, "output_bias": True, "output_scale": 0.5}
         ("w24-h4-r8-g1", 33, TURNED | {"qk_norm": "rms"}),  # one key head
         ("w24-h2-r20-v12", 40, TURNED | BIASES),  # ranks that are not whole vectors
         ("w24-h2-r20-v12-p10", 40, TURNED),  # half of a head turns
+        ("w24-h2-r8", 37, TURNED | {"rope_scaling": "yarn:factor=4,context=8,fast=2"}),
         ("w24-h2-r20-v12", 40, {"qk_norm": "rms"}),
         ("w24-h2-r20-v12", 40, {"qk_norm": "rms-plain", "norm_eps": 0.1}),
         ("w24-h2-r20-v12", 40, {"logit_scale": True, "inverse_temperature": 0.7}),

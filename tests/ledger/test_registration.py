@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
@@ -268,6 +269,18 @@ def test_looks_stop_as_soon_as_they_decide():
         assert (found.verdict, found.seeds) == ("holds", 4)
 
 
+def test_a_gate_that_fails_at_the_first_look_is_asked_again_at_the_last():
+    looks = (Look(seeds=4, level=0.005), Look(seeds=8, level=0.048))
+    arms = (arm(seeds=8), arm("thin", shape="w16-h4-L1", seeds=8), arm("control", shape="w16-h2-L1-m32", seeds=8))
+    one = claim(gates=Gates(sensitive=("control", "base")))
+    study = study_of(registered(arms=arms, claims=(one,), looks=looks))
+    with Store(":memory:") as store:
+        *_, first, last = go(study, store)
+        assert [len({run.seed for run in runs}) for runs in (first, last)] == [4, 8]
+        (found,) = judge_registered(study, "desktop", store)
+    assert (found.verdict, found.seeds) == ("cannot tell", 8)
+
+
 def test_a_run_that_diverged_cannot_tell():
     study = study_of(registered())
     registration = study.presets["desktop"]
@@ -403,7 +416,8 @@ def test_registered_studies_say_what_they_decide(study):
     for one in desktop.claims:
         assert one.id in study.about
         assert one.id.startswith(one.family)
-        assert all(arm.options.init not in ("unit", "torch", "orthogonal") for arm in desktop.arms)
+        families = [arm.options for arm in desktop.arms if arm.options.family != "encoder"]  # whose own is torch's
+        assert all(options.init not in ("unit", "torch", "orthogonal") for options in families)
     assert f"headwise study run {study.name} --preset desktop" in study.about
     assert "Paper: " in study.about or "Source: " in study.about
     assert {at.run.seed for at in study.of("desktop")} <= set(desktop.judged_seeds(64))
@@ -442,3 +456,76 @@ def test_smoke_presets_train():
 def test_rates_are_plain_data():
     assert Rate(value=0.01, interior=True) == Rate(value=0.01, interior=True)
     assert replace(Estimate(0.0, 1.0, 3), value=1.0).value == 1.0
+
+
+def test_an_arm_may_take_the_rate_of_one_elsewhere_and_begin_with_its_training():
+    tuned = arm(stratum="after", rate="like base", begin={"name": "pretrained", "run": {"task": RECALL, "steps": 30}})
+    registration = registered(arms=(arm(), arm("thin", shape="w16-h4-L1"), tuned))
+    rates = registration.rates_of(trials(registration, parabola(0.02)))
+    assert rates["base, after"] == rates["base"]
+    (run, *_) = [at.run for at in registration.judged(trials(registration, parabola(0.02))) if at.place["stratum"]]
+    assert run.begin["run"]["steps"] == 30
+
+
+# ---- a change point against a power law ----------------------------------------------------------------------------
+
+DOSES = {f"rank {part}": part / 8 for part in range(1, 8)}
+
+
+def curve(error, noise=0.002, seeds=5):
+    random = np.random.default_rng(5)
+    return [
+        Row(
+            {"condition": "", "stratum": "", "variant": name}, seed,
+            {"error": error(dose) * math.exp(noise * random.standard_normal()), "trivial_error": 1.0}, "k",
+        )
+        for name, dose in DOSES.items()
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (lambda x: 0.9 * (1 - x) ** 0.52, "fails"),
+        (lambda x: 0.9 if x < 0.5 else 0.9 * math.exp(-4 * (x - 0.5)), "holds"),
+    ],
+)
+def test_a_curve_that_only_falls_has_no_threshold(error, verdict):
+    test = Contrast(
+        name="threshold", variant="two lines", baseline="a power law", metric="log ratio", scale="change point",
+        weights={}, doses=DOSES, direction="at most",
+    )  # fmt: skip
+    arms = tuple(arm(name, shape=f"w16-h2-r{2 + 2 * i}-L1") for i, name in enumerate(DOSES))
+    one = claim(tests=(test,))
+    assert judge_rows(registered(claims=(one,), arms=arms), one, curve(error), {}).verdict == verdict
+
+
+def test_the_source_of_the_change_point_is_part_of_what_uses_it(monkeypatch):
+    from headwise.ledger import change_point
+
+    old, other = load("rank-and-dimension").presets["desktop"], load("thin-stories").presets["desktop"]
+    hashes = [one.replace().hash for one in (old, other)]
+
+    def power_law(x, y, at):
+        return 0.0
+
+    monkeypatch.setitem(change_point.CURVES, "power_law", power_law)
+    again = [one.replace().hash for one in (old, other)]
+    assert again[0] != hashes[0]
+    assert again[1] == hashes[1]
+
+
+def test_one_metric_over_another_can_be_compared():
+    rows = [
+        Row(
+            {"condition": "", "stratum": "", "variant": name}, seed,
+            {"error": 1.0, "trivial_error": 1.0, "a": 1 + 0.01 * seed, "b": b * (1 + 0.011 * seed)}, "k",
+        )
+        for name, b in (("base", 1.0), ("thin", 2.0))
+        for seed in range(5)
+    ]  # fmt: skip
+    one = claim(tests=(better(field="a/b"),))
+    found = judge_rows(registered(), one, rows, {})
+    assert found.verdict == "holds"
+    assert found.deciding.estimate == pytest.approx(2.0)

@@ -26,7 +26,7 @@ from headwise.ledger.registration import (
     Saving,
 )
 from headwise.ledger.registration import Test as Contrast
-from headwise.ledger.standing import corrected
+from headwise.ledger.standing import DECIDED, corrected
 from headwise.options import preset
 from headwise.store.rows import Row
 from headwise.training.run import Recipe
@@ -183,7 +183,7 @@ def verdict_at_looks(world, registration, random):
     for look in registration.stages:
         seeds = registration.judged_seeds(look.seeds)
         found = judged(world, registration, random, look.level, [row for row in rows if row.seed in seeds])
-        if found.verdict != "open":
+        if found.verdict in DECIDED:
             return found
     return found
 
@@ -246,6 +246,127 @@ def test_conditions_that_are_alike_are_not_called_conditional():
     world, random = World(everywhere(0, AT, 0.03)), np.random.default_rng(3)
     found = [judged(world, registered(), random) for _ in range(SHORT)]
     assert sum("conditional" in one.qualifier for one in found) <= allowed(0.05, SHORT)
+
+
+# ---- other scales: shares of the gain lost, of seeds that solved it, change points ---------------------------------
+
+SCALED = ("recall", "text")
+NO_SKILL = {"recall": 0.9, "text": 4.4}
+SOLVES, NEVER = 0.02, 0.6  # errors on recall
+
+
+def scaled(scale, weights, direction="at least", seeds=16, doses=None):
+    test = Contrast(
+        name="scaled", variant="thin", baseline="base", metric="error", scale=scale, weights=weights, doses=doses or {},
+        direction=direction,
+    )  # fmt: skip
+    names = {name.rpartition(":")[::2] for name in weights | (doses or {})}
+    arms = tuple(arm(variant, "", seeds, stratum) for stratum, variant in sorted(names))
+    claim = RegisteredClaim(id="N1", claim="", source="X", family="N", tests=(test,))
+    return Registration(study="invented", claims=(claim,), arms=arms, grid=RateGrid(first=(0.01,)))
+
+
+def shares(mean_lost, spread, solves, random, seeds=16):
+    """Errors of base and thin in both tasks: thin loses such a share of the gain in each; on recall a seed may fail."""
+    found = {}
+    for stratum in SCALED:
+        base = (SOLVES if stratum == "recall" else 1.5) * np.exp(spread[stratum] * random.standard_normal(seeds))
+        middle = SOLVES if stratum == "recall" else 1.5
+        thin = middle + mean_lost[stratum] * (NO_SKILL[stratum] - middle)
+        found[stratum, "base"] = base
+        if stratum == "recall" and solves:  # the same mean, as some seeds that never solve it and others that do
+            never = (thin - SOLVES) / (NEVER - SOLVES)
+            found[stratum, "thin"] = np.where(random.random(seeds) < never, NEVER, SOLVES)
+            found[stratum, "thin"] = found[stratum, "thin"] * np.exp(spread[stratum] * random.standard_normal(seeds))
+        else:
+            found[stratum, "thin"] = thin * np.exp(spread[stratum] * random.standard_normal(seeds))
+    return found
+
+
+def as_rows(errors):
+    return [
+        Row(
+            {"condition": "", "stratum": stratum, "variant": variant}, seed,
+            {"error": float(error), "trivial_error": NO_SKILL.get(stratum, 1.0), "passes": 0.0}, "",
+        )
+        for (stratum, variant), some in errors.items()
+        for seed, error in enumerate(some)
+    ]  # fmt: skip
+
+
+MORE_ON_RECALL = {"recall:thin": 1.0, "recall:base": -1.0, "text:thin": -1.0, "text:base": 1.0}
+QUIET = {"recall": 0.1, "text": SPREAD}
+EQUAL = {"recall": 0.05, "text": 0.05}
+
+
+def solved(random, difference=0.25, seeds=16):
+    """Shares of seeds that solve it, so much apart, errors otherwise alike."""
+    errors = {}
+    for variant, share in (("base", 0.9), ("thin", 0.9 - difference)):
+        errors["recall", variant] = np.where(random.random(seeds) < share, SOLVES, NEVER)
+    return errors
+
+
+RANKS = {f"rank {part}": part / 8 for part in range(1, 8)}
+
+
+def falling(random, law, seeds=5):
+    """Errors below full rank along a law, with what differs between seeds: 0.2 %."""
+    return {("", name): law(x) * np.exp(0.002 * random.standard_normal(seeds)) for name, x in RANKS.items()}
+
+
+def only_falls(x):
+    return 0.9 * (1 - x) ** 0.52
+
+
+def drops(x):
+    return 0.9 * math.exp(-0.2 * x - 4 * max(0.0, x - 0.6))
+
+
+GAIN, SOLVED_MORE = scaled("gain", MORE_ON_RECALL), scaled("solved", {"recall:base": 1.0, "recall:thin": -1.0})
+CHANGES = scaled("change point", {}, "at most", 5, RANKS)
+# name: (registration, errors of one world, which verdict would be false)
+SCALES = {
+    "gain, equal shares, holds": (GAIN, lambda random: shares(EQUAL, QUIET, False, random), "holds"),
+    "gain, equal shares, fails": (GAIN, lambda random: shares(EQUAL, QUIET, False, random), "fails"),
+    "solved, alike": (SOLVED_MORE, lambda random: solved(random, 0.0), "holds"),
+    "solved, alike, fails": (SOLVED_MORE, lambda random: solved(random, 0.0), "fails"),
+    "only falling": (CHANGES, lambda random: falling(random, only_falls), "holds"),
+    "a drop": (CHANGES, lambda random: falling(random, drops), "fails"),
+}
+SEEN = {
+    "gain, twice the share": (GAIN, lambda r: shares({"recall": 0.1, "text": 0.05}, QUIET, False, r), "holds"),
+    "solved, far apart": (SOLVED_MORE, lambda random: solved(random, 0.75), "holds"),
+    "a drop": (CHANGES, lambda random: falling(random, drops), "holds"),
+    "only falling": (CHANGES, lambda random: falling(random, only_falls), "fails"),
+}
+
+
+def verdicts(registration, world, name, worlds):
+    random = np.random.default_rng(sum(map(ord, name)))
+    (claim,) = registration.claims
+    return [judge_rows(registration, claim, as_rows(world(random)), {}).verdict for _ in range(worlds)]
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_false_verdicts_are_rare_on_other_scales(name):
+    registration, world, false = SCALES[name]
+    worlds = SHORT if registration is not CHANGES else 20  # fits at many change points take their time
+    assert verdicts(registration, world, name, worlds).count(false) <= allowed(FALSE, worlds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCALES)
+def test_false_verdicts_are_at_most_35_of_1000_on_other_scales(name):
+    registration, world, false = SCALES[name]
+    assert verdicts(registration, world, name, LONG).count(false) <= allowed(FALSE, LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEN)
+def test_large_effects_are_seen_on_other_scales(name):
+    registration, world, wanted = SEEN[name]
+    assert verdicts(registration, world, name, LONG).count(wanted) >= POWER * LONG
 
 
 # ---- families ------------------------------------------------------------------------------------------------------

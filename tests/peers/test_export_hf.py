@@ -15,7 +15,6 @@ from headwise.checkpoints.inspection import inspect
 from headwise.cli.app import app
 from headwise.models import build
 from headwise.options import ModelOptions, preset
-from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.training import resume as checkpoint
 from headwise.training.loop import train_run
@@ -60,6 +59,9 @@ def tokens() -> Tensor:
     [
         ("w48-h4-r16-g2-L2-m80", LLAMA, hf.LlamaForCausalLM),
         ("w48-h4-L2-m80", LLAMA.replace(tied=True, bias="all", context=32), hf.LlamaForCausalLM),
+        ("w48-h4-L2-m80", LLAMA.replace(rope_scaling="llama3:factor=4,context=32"), hf.LlamaForCausalLM),
+        ("w48-h4-L2-m80", LLAMA.replace(rope_scaling="yarn:factor=4,context=32,whole=false"), hf.LlamaForCausalLM),
+        ("w48-h4-L2-m80", LLAMA.replace(rope_scaling="linear:factor=3", qk_norm="rms"), hf.Qwen3ForCausalLM),
         ("w48-h4-r16-g2-L2-m80", LLAMA.replace(qk_norm="rms", norm_eps=0.01), hf.Qwen3ForCausalLM),
         ("w48-h4-r24-g2-L2", preset("nanochat", vocab=VOCAB, softcap=2.0, rope_base=BASE), hf.NanoChatForCausalLM),
         ("w48-h4-r20-v10-c16-p8-L2-m80", LLAMA.replace(norm_eps=1e-6), hf.DeepseekV3ForCausalLM),
@@ -123,8 +125,15 @@ def test_decoders_of_other_shapes(tmp_path, shape, options, why):
         written = peer.generate(given, max_new_tokens=6, do_sample=False, use_cache=cached)
         assert torch.equal(written, model.generate(given, 6))
     assert peer(given, labels=given).loss > 0
-    with pytest.raises(SpecError, match="without padding"):
-        peer(given, attention_mask=torch.zeros_like(given))
+    padded, real = torch.cat([torch.zeros(2, 3, dtype=torch.long), given], dim=1), torch.ones(2, 3 + TOKENS).long()
+    padded[1, 3:6], real[0, :3], real[1, :6] = 0, 0, 0  # on the left, of unequal length
+    output = peer(padded, attention_mask=real).logits
+    same(output[0, 3:], model(given[:1])[0], 1e-6)
+    same(output[1, 6:], model(given[1:, 3:])[0], 1e-6)
+    for cached in (True, False):
+        written = peer.generate(padded, attention_mask=real, max_new_tokens=6, do_sample=False, use_cache=cached)
+        assert torch.equal(written[0, 3:], model.generate(given[:1], 6)[0])
+        assert torch.equal(written[1, 6:], model.generate(given[1:, 3:], 6)[0])
     assert inspect(open_checkpoint(tmp_path / "out")).family == "headwise"
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from headwise.checkpoints.readers.llama import LlamaReader
 from headwise.layers.attention import Attention
 from headwise.models import build
-from headwise.options import preset
+from headwise.options import RopeScaling, preset
 from headwise.shape import ModelShape
 from helpers.copying import (
     EXACT,
@@ -105,6 +106,48 @@ def test_model(path, tied):
     model, peer = models(path, tied)
     tokens = torch.randint(VOCAB, (BATCH, TOKENS))
     hold_equal(model, peer, llama_model, [tokens], SINGLE, run_peer=lambda tokens: peer(tokens).logits)
+
+
+SCALED = {
+    "linear:factor=3": {"rope_type": "linear", "factor": 3.0},
+    "llama3:factor=4,context=64": {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+    "yarn:factor=4,context=64,fast=4": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 4.0,
+    },
+    "yarn:factor=4,context=64,attention=1.3,whole=false": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.3,
+        "truncate": False,
+    },
+}
+
+
+@pytest.mark.parametrize("scaling", SCALED)
+def test_stretched_positions(path, scaling):
+    """Of the whole model, and read back from the configuration."""
+    config = llama_config(rope_parameters={**SCALED[scaling], "rope_theta": BASE}, max_position_embeddings=256)
+    peer = scrambled(LlamaForCausalLM(config))
+    options = preset("llama", vocab=VOCAB, norm_eps=EPS, rope_base=BASE, rope_scaling=scaling)
+    model = take(build(ModelShape.parse("w48-h4-r16-g2-L2-m80"), options), path)
+    tokens = torch.randint(VOCAB, (BATCH, 40))
+    hold_equal(model, peer, llama_model, [tokens], SINGLE, run_peer=lambda tokens: peer(tokens).logits)
+    read = LlamaReader.described(config.to_dict()).options
+    assert RopeScaling.parse(read.rope_scaling).growth == pytest.approx(options.scaling.growth)
+    assert build(model.shape, read.replace(context=0))(tokens).shape == (BATCH, 40, VOCAB)
+    alone = build(model.shape, read.replace(context=0))
+    alone.load_state_dict(model.state_dict())
+    same(alone(tokens), model(tokens), SINGLE)
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ TEXT |= {"intermediate_size": 48, "pad_token_id": 0, "bos_token_id": None, "eos_
 LLAMA = {**TEXT, "num_key_value_heads": 2, "head_dim": 12}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DEEP = {"kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+DEEP |= {"num_key_value_heads": 4, "first_k_dense_replace": 2}
 GPT2 = {"vocab_size": VOCAB, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 0}
 GPT2 |= {"bos_token_id": None, "eos_token_id": None}
 IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -47,6 +49,14 @@ MODELS = {
     "nanochat": (hf.NanoChatForCausalLM, hf.NanoChatConfig, {**TEXT, "num_key_value_heads": 2}, "w32-h4-g2", True),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config, {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "w32-h4", False),
     "bert": (hf.BertForMaskedLM, hf.BertConfig, TEXT, "w32-h4", False),
+    "electra": (hf.ElectraForMaskedLM, hf.ElectraConfig, {**TEXT, "embedding_size": 16}, "w32-h4", False),
+    "distilbert": (
+        hf.DistilBertForMaskedLM,
+        hf.DistilBertConfig,
+        {"vocab_size": VOCAB, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+        "w32-h4",
+        False,
+    ),
     "roberta": (hf.RobertaModel, hf.RobertaConfig, TEXT, "w32-h4", False),
     "bert that decodes": (hf.BertLMHeadModel, hf.BertConfig, {**TEXT, "is_decoder": True}, "w32-h4", False),
     "granite": (hf.GraniteForCausalLM, hf.GraniteConfig, {**GROUPED, "attention_multiplier": 0.2}, "w32-h4-g2", False),
@@ -65,22 +75,91 @@ MODELS = {
         "w32-h4",
         False,
     ),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        hf.Gemma2Config,
+        {**LLAMA, "attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 20, "sliding_window": 4},
+        "w32-h4-r12-g2",
+        False,
+    ),
+    "gemma3": (
+        hf.Gemma3ForCausalLM,
+        hf.Gemma3TextConfig,
+        {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+        "w32-h4-r12-g2",
+        True,
+    ),
+    "gpt-oss": (
+        hf.GptOssForCausalLM,
+        hf.GptOssConfig,
+        {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+        "w32-h4-r12-g2",
+        False,
+    ),
+    "olmo2": (hf.Olmo2ForCausalLM, hf.Olmo2Config, GROUPED, "w32-h4-g2", True),
+    "olmo3": (hf.Olmo3ForCausalLM, hf.Olmo3Config, {**GROUPED, "sliding_window": 4}, "w32-h4-g2", True),
+    "glm": (hf.GlmForCausalLM, hf.GlmConfig, LLAMA, "w32-h4-r12-g2-p6", False),
+    "glm4": (hf.Glm4ForCausalLM, hf.Glm4Config, LLAMA, "w32-h4-r12-g2-p6", False),
+    "cohere": (hf.CohereForCausalLM, hf.CohereConfig, GROUPED, "w32-h4-g2", False),
+    "cohere2": (
+        hf.Cohere2ForCausalLM,
+        hf.Cohere2Config,
+        {**GROUPED, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+        "w32-h4-g2",
+        False,
+    ),
+    "phi": (hf.PhiForCausalLM, hf.PhiConfig, {**GROUPED, "partial_rotary_factor": 0.5}, "w32-h4-g2-p4", False),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, {**TEXT, "rotary_pct": 0.5}, "w32-h4-p4", False),
+    "deepseek v2": (
+        hf.DeepseekV2ForCausalLM,
+        hf.DeepseekV2Config,
+        {**TEXT, **DEEP, "q_lora_rank": None},
+        "w32-h4-r20-v10-c16-p8",
+        True,
+    ),
+    "deepseek v3": (
+        hf.DeepseekV3ForCausalLM,
+        hf.DeepseekV3Config,
+        {**TEXT, **DEEP, "q_lora_rank": 24},
+        "w32-h4-r20-v10-c16-q24-p8",
+        True,
+    ),
+    "mpnet": (hf.MPNetForMaskedLM, hf.MPNetConfig, TEXT, "w32-h4", False),
+    "albert": (hf.AlbertForMaskedLM, hf.AlbertConfig, {**TEXT, "embedding_size": 16}, "w32-h4", False),
+    "t5": (
+        hf.T5ForConditionalGeneration,
+        hf.T5Config,
+        {"vocab_size": VOCAB, "d_model": 32, "d_kv": 10, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+        | {"decoder_start_token_id": 0},
+        "w32-h4-r10",
+        False,
+    ),
     "vit": (hf.ViTForImageClassification, hf.ViTConfig, IMAGE, "w32-h4", False),
+    "deit": (hf.DeiTModel, hf.DeiTConfig, IMAGE, "w32-h4", False),
+    "dinov2": (hf.Dinov2Model, hf.Dinov2Config, IMAGE, "w32-h4", False),
+    "dinov3": (hf.DINOv3ViTModel, hf.DINOv3ViTConfig, {**IMAGE, "num_register_tokens": 3}, "w32-h4", False),
+    "clip vision": (hf.CLIPVisionModel, hf.CLIPVisionConfig, IMAGE, "w32-h4", False),
+    "siglip vision": (hf.SiglipVisionModel, hf.SiglipVisionConfig, IMAGE, "w32-h4", False),
 }
-DECODERS = ("llama", "mistral", "qwen3", "nanochat", "gpt2", "bert that decodes")
-UNNORMED = tuple(name for name, (*_, normed) in MODELS.items() if not normed)
+SWAPPED = {"albert": 1, "t5": 4}  # modules, where it is not two: one is gone through twice; two encode, two decode
+ONLY_EAGER = ("gemma2", "gpt-oss", "mpnet")  # transformers has no other way for them
+DECODERS = tuple(
+    name for name, (kind, *_) in MODELS.items() if kind.__name__.endswith(("ForCausalLM", "LMHeadModel", "Generation"))
+)
+UNNORMED = tuple(name for name, (*_, normed) in MODELS.items() if not normed and name != "gpt-oss")
 EXACT, SINGLE = 1e-12, 1e-6
 # Some round to float32 in whatever they compute: eager attention its softmax, NanoChat its norms, which it takes after
 # turning and headwise before.
-ROUNDING = {("nanochat", "sdpa"), ("modernbert", "sdpa"), *((name, "eager") for name in MODELS)} - {
-    ("gpt2", "eager"),
-    ("bert", "eager"),
-}
+# Gemma, OLMo and Cohere turn or normalise in float32.
+ROUNDING = {(name, "sdpa") for name in ("nanochat", "modernbert", "gemma3", "olmo2", "olmo3", "cohere", "cohere2")}
+ROUNDING |= {("deepseek v2", "sdpa"), ("deepseek v3", "sdpa")}
+ROUNDING |= {(name, "eager") for name in MODELS if name not in ("gpt2", "bert", "mpnet", "albert", "t5")}
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, attention: str = "sdpa") -> nn.Module:
     kind, config, sizes, *_ = MODELS[name]
-    model = scrambled(kind(config(**sizes, attn_implementation=attention)), dtype)
+    attention = "eager" if name in ONLY_EAGER else attention
+    model = scrambled(kind(config(**copy.deepcopy(sizes), attn_implementation=attention)), dtype)
     if name == "gpt2":
         model.transformer.wpe.weight.data *= 8  # else one token follows itself for ever
     return model
@@ -94,11 +173,14 @@ def swapped(model: nn.Module, choice, **options) -> tuple[nn.Module, Swap]:
 
 def inputs(name: str, dtype: torch.dtype, padding: str = "left") -> dict[str, Tensor]:
     """Two sequences, the second with padding; or images."""
-    if name == "vit":
+    if "image_size" in MODELS[name][2]:
         return {"pixel_values": torch.randn(2, 3, 12, 12, dtype=dtype)}
+    if padding == "left" and name in ONLY_EAGER and dtype == torch.float64:
+        padding = "right"  # left of float64, eager attention makes NaN
     real = torch.ones(2, TOKENS, dtype=torch.long)
     real[1, {"left": slice(3), "right": slice(6, None), "none": slice(0)}[padding]] = 0
-    return {"input_ids": torch.randint(1, VOCAB, (2, TOKENS)) * real, "attention_mask": real}
+    given = {"input_ids": torch.randint(1, VOCAB, (2, TOKENS)) * real, "attention_mask": real}
+    return given | ({"decoder_input_ids": torch.randint(1, VOCAB, (2, TOKENS))} if name == "t5" else {})
 
 
 @torch.no_grad()
@@ -111,7 +193,7 @@ def run(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
 
 def grown(text: str) -> AttentionShape:
     shape = AttentionShape.parse(text)
-    return shape.replace(qk_rank=shape.qk_rank + 6, v_rank=shape.v_rank + 3, rope_rank=shape.qk_rank + 6)
+    return shape.replace(qk_rank=shape.qk_rank + 6, v_rank=shape.v_rank + 3, rope_rank=shape.rope_rank + 6)
 
 
 def attention_of(model: nn.Module) -> list[Attention]:
@@ -124,19 +206,23 @@ def attention_of(model: nn.Module) -> list[Attention]:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_shape_is_the_same_model(name, attention):
+    if name in ONLY_EAGER and attention != "eager":
+        pytest.skip("transformers has no such attention for it")
     for dtype, tolerance in ((torch.float64, EXACT), (torch.float32, SINGLE)):
+        if name == "gpt-oss" and dtype == torch.float64:  # transformers has no experts in float64
+            continue
         model = make(name, dtype, attention)
         new, told = swapped(model, MODELS[name][3])
-        assert len(attention_of(new)) == len(told.layers) == 2
+        assert len(attention_of(new)) == len(told.layers) == SWAPPED.get(name, 2)
         given = inputs(name, dtype, "right" if attention == "eager" else "left")  # of float64 on the left it makes NaN
         same(run(new, given), run(model, given), SINGLE if (name, attention) in ROUNDING else tolerance)
 
 
-@pytest.mark.parametrize("kind", [hf.MixtralForCausalLM, hf.Qwen3MoeForCausalLM])
+@pytest.mark.parametrize("kind", [hf.MixtralForCausalLM, hf.Qwen2MoeForCausalLM, hf.Qwen3MoeForCausalLM])
 def test_the_same_shape_beside_experts(kind):
     """In float32: transformers has no experts in float64."""
-    model = scrambled(kind(kind.config_class(**LLAMA, **EXPERTS)))
-    new, _ = swapped(model, "w32-h4-r12-g2")
+    model = scrambled(kind(kind.config_class(**(GROUPED if "Qwen2" in kind.__name__ else LLAMA), **EXPERTS)))
+    new, _ = swapped(model, lambda number, old: old)
     given = inputs("llama", torch.float32)
     same(run(new, given), run(model, given), SINGLE)
     options = {"max_new_tokens": 6, "do_sample": False}
@@ -172,7 +258,7 @@ def test_larger_ranks_compute_the_same_and_can_learn(name):
     shape = grown(MODELS[name][3])
     new, told = swapped(model, shape)
     given = inputs(name, torch.float64)
-    tolerance = SINGLE if (name, "sdpa") in ROUNDING else EXACT
+    tolerance = SINGLE if (name, "eager" if name in ONLY_EAGER else "sdpa") in ROUNDING else EXACT
     same(run(new, given), run(model, given), tolerance)
     assert all(layer.after == shape and layer.error < tolerance for layer in told.layers)
     before = [layer.qk_matrices().detach() for layer in attention_of(new)]
@@ -191,10 +277,11 @@ def test_larger_ranks_compute_the_same_and_can_learn(name):
 @pytest.mark.parametrize("name", DECODERS)
 def test_generate_gives_the_same_tokens(name, cached):
     model = make(name, torch.float32)
-    given = inputs(name, torch.float32)
+    given = {key: tensor for key, tensor in inputs(name, torch.float32).items() if key != "decoder_input_ids"}
     options = {"max_new_tokens": 14, "do_sample": False, "use_cache": cached}
+    options |= {"no_repeat_ngram_size": 1}  # else some follow one token by itself for ever, whatever attention says
     expected = model.generate(**given, **options)
-    assert len(expected[:, TOKENS:].unique()) >= 4
+    assert len(expected[:, -14:].unique()) >= 14
     for shape in (MODELS[name][3], *(() if MODELS[name][4] else (grown(MODELS[name][3]),))):
         assert torch.equal(swapped(model, shape)[0].generate(**given, **options), expected)
 
@@ -340,6 +427,37 @@ def test_under_rotary_whole_pairs_go_and_each_head_keeps_its_own(aware):
     assert torch.equal(new.generate(**given, **options), model.generate(**given, **options))
 
 
+def test_as_much_of_a_head_turns_as_before_where_nothing_is_said_of_it():
+    model = make("phi")
+    new, told = swapped(model, "w32-h4-g2")
+    given = inputs("phi", torch.float64)
+    same(run(new, given), run(model, given), EXACT)
+    assert str(told.layers[0].after) == "w32-h4-g2-p4"
+    assert str(swapped(model, "w32-h4-r4-g2")[1].layers[0].after) == "w32-h4-r4-g2-p2"
+
+
+@pytest.mark.parametrize("name", ["olmo2", "olmo3"])
+def test_sharing_less_behind_a_norm_over_all_heads(name):
+    model = make(name)
+    new, _ = swapped(model, "w32-h4")
+    given = inputs(name, torch.float64)
+    same(run(new, given), run(model, given), SINGLE)
+
+
+@pytest.mark.parametrize("name", ["olmo2", "gemma3"])
+def test_smaller_ranks_behind_other_norms_keep_values_exact(name):
+    """Queries and keys lose what the error says; values that were never more than so many lose nothing."""
+    model = make(name, torch.float32)
+    rank = AttentionShape.parse(MODELS[name][3]).qk_rank
+    new, told = swapped(model, f"w32-h4-r{rank - 2}-v{rank}-g2")
+    assert all(1e-3 < layer.error < 1 for layer in told.layers)
+    for layer in model.model.layers:
+        layer.self_attn.v_proj.weight.data.view(2, rank, 32)[:, 3:] = 0
+    new, told = swapped(model, f"w32-h4-r{rank}-v3-g2")
+    given = inputs(name, torch.float32)
+    same(run(new, given), run(model, given), SINGLE)
+
+
 def test_sharing_less_changes_nothing():
     model = make("llama")
     new, told = swapped(model, "w32-h4-r12")
@@ -459,10 +577,11 @@ def test_what_cannot_be_is_a_sentence_and_changes_nothing():
 
 def test_models_that_are_not_known_are_named():
     assert "attention in Linear; it knows transformers' Llama" in refused(nn.Linear(3, 3), "w32-h4")
-    t5 = hf.T5Model(hf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=VOCAB))
-    assert "T5Model" in refused(t5, "w32-h4")
-    gemma = hf.Gemma2ForCausalLM(hf.Gemma2Config(**LLAMA))
-    assert "Gemma2Attention; a swap knows LlamaAttention" in refused(gemma, "w32-h4-r12-g2")
+    bart = hf.BartModel(hf.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=VOCAB))
+    assert "BartModel" in refused(bart, "w32-h4")
+    deepseek = make("deepseek v3")
+    assert "kv_latent differs; fresh=True" in refused(deepseek, "w32-h4")
+    assert "beside a latent ranks stay" in refused(deepseek, "w32-h4-r18-v10-c16-q24-p8")
     with torch.device("meta"):
         empty = hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA))
     assert "no numbers" in refused(empty, "w32-h4-r12-g2")
@@ -474,16 +593,6 @@ def test_models_that_are_not_known_are_named():
     layer.self_attn = nn.MultiheadAttention(32, 4, add_bias_kv=True)
     assert "add_bias_kv" in refused(layer, "w32-h4")
     assert "model around" in refused(nn.MultiheadAttention(32, 4), "w32-h4")
-
-
-def test_distilbert_is_swapped_whole():
-    config = hf.DistilBertConfig(vocab_size=VOCAB, dim=32, n_layers=2, n_heads=4, hidden_dim=48)
-    model = scrambled(hf.DistilBertForMaskedLM(config), torch.float64)
-    given = inputs("bert", torch.float64, "right")
-    new, told = swapped(model, "w32-h4")
-    assert len(told.layers) == 2
-    assert not told.left
-    same(run(new, given), run(model, given), EXACT)
 
 
 def test_what_was_left_is_said():
@@ -524,9 +633,10 @@ def test_a_layer_that_computes_something_else_is_refused():
 def test_a_swapped_model_is_saved_and_loaded(name, tmp_path):
     """By transformers itself, through the code in the folder."""
     shape = AttentionShape.parse(MODELS[name][3])
-    new, _ = swapped(make(name, torch.float32), shape.replace(v_rank=5))
+    new, _ = swapped(make(name, torch.float32), shape if shape.kv_latent else shape.replace(v_rank=5))
     new.save_pretrained(tmp_path / "model")
     auto = {"ForCausalLM": hf.AutoModelForCausalLM, "LMHeadModel": hf.AutoModelForCausalLM}
+    auto |= {"ForConditionalGeneration": hf.AutoModelForSeq2SeqLM}
     auto |= {"ForMaskedLM": hf.AutoModelForMaskedLM, "ForImageClassification": hf.AutoModelForImageClassification}
     kind = next((one for end, one in auto.items() if type(new).__name__.endswith(end)), hf.AutoModel)
     back, told = kind.from_pretrained(tmp_path / "model", trust_remote_code=True, output_loading_info=True)
@@ -539,12 +649,49 @@ def test_a_swapped_model_is_saved_and_loaded(name, tmp_path):
     assert (tmp_path / "again" / "modeling_headwise.py").exists()
 
 
+LOADED = {
+    hf.MixtralForCausalLM: ({**LLAMA, **EXPERTS}, hf.AutoModelForCausalLM),
+    hf.GPTNeoXForCausalLM: (TEXT, hf.AutoModelForCausalLM),
+    hf.DeiTModel: (IMAGE, hf.AutoModel),
+    hf.ViTForImageClassification: (IMAGE, hf.AutoModelForImageClassification),
+}
+
+
+@pytest.mark.parametrize("kind", LOADED)
+def test_a_model_that_was_loaded_is_saved_under_the_names_it_has(kind, tmp_path):
+    """transformers saves some families under other names than theirs in memory, and a folder's own code cannot tell."""
+    sizes, auto = LOADED[kind]
+    scrambled(kind(kind.config_class(**sizes))).save_pretrained(tmp_path / "first")
+    model = kind.from_pretrained(tmp_path / "first").eval()
+    new, _ = swapped(model, lambda number, old: old)
+    new.save_pretrained(tmp_path / "second")
+    back, told = auto.from_pretrained(tmp_path / "second", trust_remote_code=True, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    given = {"pixel_values": torch.randn(2, 3, 12, 12)}
+    given = given if sizes is IMAGE else {"input_ids": torch.randint(1, VOCAB, (2, TOKENS))}
+    same(run(back.eval(), given), run(model, given), SINGLE)
+
+
 def test_a_latent_is_saved_and_loaded(tmp_path):
     new, _ = swapped(make("llama", torch.float32), "w32-h4-r12-c8-p4", fresh=True)
     new.save_pretrained(tmp_path / "model")
     back = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
     given = inputs("llama", torch.float32, "none")
     assert torch.equal(run(back.eval(), given), run(new.eval(), given))
+
+
+@pytest.mark.parametrize(("shape", "fresh"), [("w32-h4-r12-g2", False), ("w32-h4-r12-c8-p4", True)])
+def test_lora_trains_what_the_guide_names(shape, fresh):
+    peft = pytest.importorskip("peft")
+    new, _ = swapped(make("llama", torch.float32), shape, fresh=fresh)
+    names = ["headwise.input", "headwise.output", *(["headwise.kv_up"] if fresh else [])]
+    model = peft.get_peft_model(new, peft.LoraConfig(target_modules=names, task_type="CAUSAL_LM"))
+    trained = {name.split("self_attn.")[1].split(".lora")[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == set(names)
+    given = inputs("llama", torch.float32, "none")
+    model(**given, labels=given["input_ids"]).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 def test_names_that_the_guide_gives_for_lora():

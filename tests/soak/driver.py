@@ -1,4 +1,8 @@
-"""The command `headwise` as the soak starts it: its clocks jump on SIGUSR1, its files may not grow beyond a limit."""
+"""The command `headwise` as the soak starts it.
+
+What takes its time is quicker here, so that faults meet it: checkpoints, leases, healing by steps. Clocks jump on
+SIGUSR1; files may not grow beyond a limit.
+"""
 
 import os
 import random
@@ -6,9 +10,10 @@ import resource
 import signal
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 from headwise.cli.app import main
-from headwise.store.leases import Leases
 
 JUMPS = (-1e9, -3600.0, 3600.0, 1e9)
 REAL = {name: getattr(time, name) for name in ("time", "monotonic")}
@@ -19,11 +24,38 @@ def jump(number, frame):
     offset[0] += random.choice(JUMPS)
 
 
+def hasten_sweeps(deaths):
+    """A run is checkpointed often, may die often, a driver without a sign is soon taken for lost; and no charts."""
+    from headwise.comparison.answer import Answer
+    from headwise.store import leases
+    from headwise.sweep import drive, local, processes, ray_cluster
+
+    Answer._drawn = lambda self, *given: self
+    drive.conduct.__kwdefaults__["checkpoint_seconds"] = 0.3
+    leases.BEAT_SECONDS, leases.LOST_SECONDS = 0.5, 4.0
+    local.DEATHS = processes.DEATHS = ray_cluster.DEATHS = deaths
+    local.SERVER_DEATHS = ray_cluster.NODE_DEATHS = 1000
+
+
+def hasten_healing(steps):
+    """So many steps, for those of a time that ends would differ; a sign that the work has begun."""
+    from headwise.checkpoints import conversion
+
+    made = conversion.Converter.__init__
+    conversion.healing.SAVE_SECONDS = 0.5
+    conversion.train_to_agree = partial(conversion.healing.heal, steps=steps)
+    conversion.Converter.__init__ = lambda *given: (Path(f"begun.{os.getpid()}").touch(), made(*given))[1]
+    conversion.convert.__kwdefaults__["steps"] = 20
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, jump)
     for name, real in REAL.items():
-        setattr(time, name, lambda real=real: real() + offset[0])
-    Leases.__init__.__defaults__ = (lambda: time.monotonic(),)
+        setattr(time, name, partial(lambda real: real() + offset[0], real))
     if limit := int(os.environ.get("SOAK_FILE_BYTES", "0")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    if sys.argv[1] == "convert":
+        hasten_healing(int(os.environ["SOAK_HEALING_STEPS"]))
+    else:
+        hasten_sweeps(int(os.environ["SOAK_DEATHS"]))
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Kinds of faults: each is given the drivers, does its harm once, and says whether it could."""
+"""Kinds of faults: each is given a round's drivers, does its harm once, and says whether it could."""
 
 import shutil
 import signal
@@ -8,7 +8,7 @@ from headwise.spec import SpecError
 from headwise.store.store import Store
 from soak.processes import send
 
-STOPPED_SECONDS = 1.0
+STOPPED_SECONDS = 0.1, 6.0  # a driver is taken for lost after 4
 FILE_BYTES = 40_000  # less than a store needs
 
 
@@ -20,6 +20,11 @@ def kill(kind):
     return one
 
 
+def kill_everything(drivers, chance):
+    """As where the machine loses power, but for what was written."""
+    return bool([send(pid, signal.SIGKILL) for pid in drivers.everything()])
+
+
 def stop_and_go_on(kind):
     def one(drivers, chance):
         victims = drivers.marked()[kind]
@@ -27,7 +32,7 @@ def stop_and_go_on(kind):
             return False
         victim = chance.choice(victims)
         stopped = send(victim, signal.SIGSTOP)
-        time.sleep(STOPPED_SECONDS)
+        time.sleep(chance.uniform(*STOPPED_SECONDS))
         send(victim, signal.SIGCONT)
         return stopped
 
@@ -72,16 +77,19 @@ def copy_live(drivers, chance):
     return True
 
 
-FAULTS = {
-    "SIGKILL to a driver": kill("driver"),
-    "SIGKILL to a worker": kill("worker"),
-    "SIGKILL to the workers' server": kill("server"),
-    "SIGSTOP, SIGCONT to a driver": stop_and_go_on("driver"),
-    "SIGSTOP, SIGCONT to a worker": stop_and_go_on("worker"),
-    "SIGTERM to a driver": interrupt(signal.SIGTERM),
-    "SIGINT to a driver": interrupt(signal.SIGINT),
-    "clock jump (injected)": jump_clock,
-    "full disk (limit on file size)": full_disk,
-    "store copied while live": copy_live,
+TO_DRIVER = "SIGKILL to a driver"
+FAULTS = {  # and how often one is made, of a thousand: a worker is there again in tenths of a second, a driver is not
+    TO_DRIVER: (kill("driver"), 30),
+    "SIGKILL to a worker": (kill("worker"), 810),
+    "SIGKILL to the workers' server": (kill("server"), 40),
+    "SIGKILL to multiprocessing's tracker": (kill("tracker"), 20),
+    "SIGKILL to all processes at once": (kill_everything, 15),
+    "SIGSTOP, SIGCONT to a driver": (stop_and_go_on("driver"), 12),
+    "SIGSTOP, SIGCONT to a worker": (stop_and_go_on("worker"), 12),
+    "SIGSTOP, SIGCONT to the workers' server": (stop_and_go_on("server"), 12),
+    "SIGTERM to a driver": (interrupt(signal.SIGTERM), 10),
+    "SIGINT to a driver": (interrupt(signal.SIGINT), 10),
+    "clock jump (injected)": (jump_clock, 13),
+    "full disk (limit on file size)": (full_disk, 6),
+    "store copied while live": (copy_live, 13),
 }
-WEIGHTS = [6, 8, 3, 2, 2, 2, 1, 3, 1, 2]

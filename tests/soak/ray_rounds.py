@@ -2,20 +2,23 @@
 
 import signal
 import time
-from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from helpers.clusters import local_cluster
+from soak.faults import TO_DRIVER, kill
 from soak.processes import send
 from soak.rounds import STUDY, Round, end_all
 
-EVERY = 4  # turns: a cluster takes long to start
-FAULTS = NODE, HEAD, WORKER = "SIGKILL to a Ray node", "SIGKILL to a Ray head", "SIGKILL to a Ray worker"
+NAME = "study run --ray"
+WORKER, NODE, HEAD = "SIGKILL to a Ray worker", "SIGKILL to a Ray node", "SIGKILL to a Ray head"
+FAULTS = {WORKER: 4, NODE: 2, TO_DRIVER: 1}  # and how often one is made of seven; each cluster ends with its head
+FAULTS_A_CLUSTER = (3, 8)
+LOOKS, LOOK_SECONDS = 600, 0.2
 
 
 class RayRound(Round):
-    """One driver on a cluster; where the head dies, the same command goes on upon a new cluster."""
+    """One driver on a cluster; where the head dies, the same command goes on without."""
 
     def __init__(self, expected, folder, chance, address):
         self.address = address
@@ -24,53 +27,62 @@ class RayRound(Round):
     def words(self, work=""):
         return (*STUDY, "--ray", self.address)
 
+    def on_cluster(self, cluster):
+        node = cluster.add_node(num_cpus=1)
+        for _ in range(self.chance.randint(*FAULTS_A_CLUSTER)):
+            if not self._wait_for_task():
+                return
+            (fault,) = self.chance.choices(list(FAULTS), list(FAULTS.values()))
+            time.sleep(self.chance.uniform(0.0, 2.0))
+            if fault == WORKER:
+                self.counts[fault] += self._kill_worker()
+            elif fault == NODE:
+                cluster.remove_node(node, allow_graceful=False)
+                node = cluster.add_node(num_cpus=1)
+                self.counts[fault] += 1
+            else:
+                self.counts[fault] += kill("driver")(self.drivers, self.chance)
+            self._look()
+        if self._wait_for_task():
+            cluster.head_node.kill_gcs_server()
+            self.counts[HEAD] += 1
+            time.sleep(self.chance.uniform(0.0, 2.0))
+
+    def _kill_worker(self):
+        workers = _ray_workers()
+        return bool(workers) and send(self.chance.choice(workers), signal.SIGKILL)
+
+    def _wait_for_task(self):
+        for _ in range(LOOKS):
+            self.drivers.restart()
+            if not self.drivers.running or _ray_workers():
+                return bool(self.drivers.running)
+            time.sleep(LOOK_SECONDS)
+        return False
+
 
 def one_round(table, expected, folder, chance):
     try:
         import ray  # noqa: F401
     except ImportError:
-        return table.not_made("kills of Ray nodes and head", "Ray is not installed")
-    counts, one = Counter(), None
+        return table.not_made("kills of Ray workers, nodes and head", "Ray is not installed")
+    one = None
     try:
-        for fault in (chance.choice([NODE, WORKER]), HEAD):
-            with local_cluster() as cluster:
-                node = cluster.add_node(num_cpus=1)
-                if one is None:
-                    one = RayRound(expected, folder, chance, cluster.address)
-                else:
-                    one.address = cluster.address
-                    one.drivers.words = list(map(str, one.words()))
-                _wait_for(lambda one=one: _ray_workers() or not _running(one))
-                time.sleep(chance.uniform(0.0, 2.0))
-                counts[fault] += _kill(fault, cluster, node, chance)
-                if fault == HEAD:
-                    time.sleep(1.0)
-                else:
-                    one._wait_until_ended()
-            one.drivers.end()
-            one.drivers.running = []
+        with ExitStack() as stack:
+            try:
+                cluster = stack.enter_context(local_cluster())
+            except Exception as error:  # Ray's own, where the machine is too busy or the soak was stopped
+                return table.say(f"no Ray cluster this time: {str(error)[:200]}")
+            one = RayRound(expected, folder, chance, cluster.address)
+            one.on_cluster(cluster)
+        one.drivers.end()
         one.drivers.words = list(map(str, STUDY))  # the rest without a cluster
         one.drivers.running = [one.drivers.start()]
         one._wait_until_ended()
-        table.add("study run --ray", counts, one.verdict(), len(expected))
+        return table.add(NAME, one.counts, one.verdict(), len(expected))
     finally:
         if one is not None:
             end_all(one)
-
-
-def _running(one):
-    return any(driver.poll() is None for driver in one.drivers.running)
-
-
-def _kill(fault, cluster, node, chance):
-    if fault == NODE:
-        cluster.remove_node(node, allow_graceful=False)
-        return True
-    if fault == HEAD:
-        cluster.head_node.kill_gcs_server()
-        return True
-    workers = _ray_workers()
-    return bool(workers) and send(chance.choice(workers), signal.SIGKILL)
 
 
 def _ray_workers():
@@ -81,8 +93,3 @@ def _ray_workers():
             if b"run " in (words := (folder / "cmdline").read_bytes()) and words.startswith(b"ray::"):
                 found.append(int(folder.name))
     return found
-
-
-def _wait_for(sign):
-    while not sign():
-        time.sleep(0.2)

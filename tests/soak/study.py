@@ -3,7 +3,6 @@
 Source: none. Claims: Z1.
 """
 
-from headwise.charts.curves import curves, measured
 from headwise.ledger.claims import Claim, Variant, paired
 from headwise.ledger.study import Preset, Study
 from headwise.store.rows import Cell, cell
@@ -17,7 +16,7 @@ class Grid(Preset):
     steps: int
 
 
-PRESETS = {name: Grid(steps=2000, seeds=3) for name in ("smoke", "laptop")}
+PRESETS = {name: Grid(steps=250, seeds=4) for name in ("smoke", "laptop")}
 
 
 def cells(preset):
@@ -35,7 +34,7 @@ def one_head_does(rows):
 
 
 def chart(rows, preset):
-    return curves(measured(rows, "heads", ""), "Heads", ["a soak"], "heads", "error")
+    return None  # it would take longer than the runs
 
 
 STUDY = Study("soak", __doc__, PRESETS, cells, chart, (Claim("Z1", "One head does", "a soak", "soak", one_head_does),))

@@ -6,7 +6,6 @@ One cluster serves one long test, because a cluster takes seconds to start. The 
 import os
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -242,12 +241,11 @@ def test_a_run_that_dies_again_and_again_has_failed_but_nodes_may_come_and_go(er
 def test_a_run_that_makes_no_step_is_ended_and_one_that_waits_is_not():
     cancelled = []
     ray = SimpleNamespace(cancel=lambda reference, force: cancelled.append(reference))
-    long_ago = time.monotonic() - 60
     flying = {
         name: ray_cluster._Flight(small_run(number, 1), number, step, moved)
-        for number, (name, step, moved) in enumerate([("stuck", 3, long_ago), ("waits", -1, 0.0), ("runs", 3, 1e12)])
+        for number, (name, step, moved) in enumerate([("stuck", 3, 40.0), ("waits", -1, 0.0), ("runs", 3, 1e12)])
     }
-    driver = lone_driver(ray=ray, flying=dict(flying))
+    driver = lone_driver(ray=ray, flying=dict(flying), clock=lambda: 100.0)
     driver._end_stalled()
     assert cancelled == ["stuck"]
     assert list(driver.flying) == ["waits", "runs"]

@@ -15,6 +15,7 @@ from headwise.models import build
 from headwise.options import preset
 from headwise.spec import SpecError
 from headwise.tasks import load_task
+from headwise.training import optim
 from headwise.training import resume as checkpoint
 from headwise.training.evaluation import Sample
 from headwise.training.loop import Interrupted, build_model, schedule, train_run
@@ -213,8 +214,10 @@ def steps_with(optimizer_step, model, count=5):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def test_the_flat_adamw_is_torchs():
-    """Decay on matrices, none on vectors; clipping as torch clips."""
+@pytest.mark.parametrize("large", [optim.LARGE, 50])
+def test_the_flat_adamw_is_torchs(large, monkeypatch):
+    """Decay on matrices, none on vectors; clipping as torch clips; so do large parameters, each a tensor of its own."""
+    monkeypatch.setattr(optim, "LARGE", large)
     recipe = Recipe(weight_decay=0.1, learning_rate=0.01, clip=0.5)
     first = build("w8-h2-m16", preset("encoder", norm="layer"), dtype=torch.float64)
     second = copy.deepcopy(first)
@@ -236,6 +239,31 @@ def test_the_flat_adamw_is_torchs():
 
     for one, other in zip(steps_with(flat_step, first), steps_with(usual_step, second), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_large_parameters_alone_change_no_number_and_continue_from_a_checkpoint(monkeypatch):
+    """In float32 to the last bit, with several backward passes a step and a parameter that no loss uses."""
+    results = []
+    for large, saved in ((optim.LARGE, False), (200, False), (200, True)):
+        monkeypatch.setattr(optim, "LARGE", large)
+        torch.manual_seed(0)
+        model = build("w16-h2-m32", preset("encoder"))
+        model.unused = torch.nn.Parameter(torch.ones(16, 16))
+        flat = FlatOptimizer(model, Recipe(weight_decay=0.1, learning_rate=0.01))
+        assert len(flat.groups) == (2 if large == optim.LARGE else 6)  # all five matrices apart from the vectors
+        for step in range(4):
+            if saved and step == 2:
+                state = {name: tensor.clone() for name, tensor in flat.state().items()}
+                flat = FlatOptimizer(model, flat.recipe)
+                flat.load(state)
+            flat.zero_grad()
+            for part in torch.randn(2, 2, 4, 16, generator=torch.Generator().manual_seed(step)):
+                model(part).square().sum().backward()
+            assert all(gradient.isfinite().all() for gradient in flat.gradients())
+            flat.step(1.0)
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_muon_treats_queries_keys_values_and_outputs_apart():

@@ -112,7 +112,7 @@ def _of_columns(variants: Sequence[Variant], columns: Sequence[str]) -> dict[str
 
 def _number(text: str) -> Any:
     try:
-        return int(text) if text.isdecimal() else float(text)
+        return int(text) if text.isdecimal() and len(text) < 19 else float(text)
     except ValueError:
         return text
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headwise.checkpoints.rotary import rope_parameters
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 
@@ -20,6 +21,8 @@ USUAL: dict[str, tuple[Any, ...]] = {  # that no configuration of transformers c
     "hardmax": (False,),
     "logit_scale": (False,),
     "output_scale": (1.0,),
+    "attention_softcap": (0.0,),
+    "embedding_scale": (1.0,),
 }
 
 
@@ -104,7 +107,7 @@ def _decoder_config(shape: ModelShape, options: ModelOptions) -> dict[str, Any]:
         "hidden_act": "silu",
         "max_position_embeddings": options.context or LONGEST,
         "rms_norm_eps": options.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": options.rope_base},
+        "rope_parameters": {"rope_theta": options.rope_base, **rope_parameters(options.scaling)},
         "attention_bias": options.bias == "all",
         "attention_dropout": options.dropout,
         "tie_word_embeddings": options.tied,

@@ -4,13 +4,13 @@
     weights.shapes["model.norm.weight"]            # (4096,): from the header, nothing is read
     weights["model.norm.weight"]                   # the tensor
 
-safetensors files, shards with an index, and torch's own files. Nothing is ever unpickled but tensors: a file that needs
-more is refused. A torch file of the old kind (before 2020) cannot be mapped, so it alone is read whole.
+safetensors files, shards with an index, torch's own files, and GGUF through transformers. Nothing is ever unpickled but
+tensors: a file that needs more is refused. A torch file of the old kind (before 2020) cannot be mapped, so it is read
+whole; so are the numbers of a GGUF file.
 """
 
 import json
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headwise.shape import AttentionShape
+from headwise.checkpoints.foreign import GGUF, ONNX, check_start, load_gguf
 from headwise.spec import SpecError, read_json_text, read_text
 
 SHARD_BYTES = 2**30  # of tensors in memory before they are written
@@ -47,12 +47,9 @@ LARGEST_SIZE = 2**40  # of anything that a configuration counts
 _KINDS: dict[str, Any] = {"model_type": str, "rope_scaling": dict, "rope_parameters": dict, "layer_types": list}
 _KINDS |= {"headwise": dict, "hidden_act": str, "activation_function": str, "hidden_activation": str}
 _INNER: dict[str, Any] = {"type": str, "rope_type": str, "factor": int | float, "shape": str}  # of rope_* and headwise
-_ELSEWHERE = {
-    ".gguf": "a GGUF file: transformers reads it, AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME) with "
-    "the package gguf; call save_pretrained on the model and give the folder that writes",
-    ".onnx": "an ONNX graph, whose weights have lost their names: give the checkpoint that it was exported from",
-}
-_LLAMA2C = struct.Struct("<7i")  # width, MLP, layers, heads, key/value heads, tokens (negative: untied), context
+_INNER |= dict.fromkeys(("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "rope_theta"), int | float)
+_INNER |= dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"), int | float)
+_INNER |= {"original_max_position_embeddings": int | float, "truncate": bool}
 
 
 @dataclass(frozen=True)
@@ -139,6 +136,10 @@ class Weights:
         tensors = _tensors_of(_load_torch(file))
         if not tensors:
             raise SpecError(f"'{file}' holds no tensors by name; a state dict is expected")
+        self.add(tensors)
+
+    def add(self, tensors: dict[str, Tensor]) -> None:
+        """Tensors that are in memory, or mapped into it."""
         self.shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self._homes |= tensors
         self.nbytes += sum(tensor.nbytes for tensor in tensors.values())
@@ -155,32 +156,24 @@ def open_weights(source: str | Path) -> Weights:
     for file in files:
         if not file.is_file():
             raise SpecError(f"'{file}' is no file")
-    if path.suffix in _ELSEWHERE and not path.is_dir():
-        raise SpecError(f"'{path}' is {_ELSEWHERE[path.suffix]}")
-    if path.suffix == ".bin" and llama2c_sizes(path):
-        raise SpecError(
-            f"'{path}' is a model of llama2.c: headwise convert {path} --tokenizer tokenizer.bin --out FOLDER writes "
-            "it as a Llama that transformers and headwise load"
-        )
-    if not path.is_dir() and path.suffix not in (".safetensors", *_TORCH):
-        raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt and .pth are read, or a folder")
+    if path.is_dir():
+        return Weights(path, files, _config_of(path, files))
+    if path.suffix == GGUF:
+        return _from_gguf(path)
+    if path.suffix == ".onnx":
+        raise SpecError(f"'{path}' is {ONNX}")
+    if path.suffix not in (".safetensors", *_TORCH):
+        raise SpecError(f"'{path}' is no file of weights; .safetensors, .bin, .pt, .pth, .gguf or a folder is read")
+    if path.suffix in _TORCH:
+        check_start(path)
     return Weights(path, files, _config_of(path, files))
 
 
-def llama2c_sizes(file: Path) -> tuple[int, ...] | None:
-    """The seven numbers at the start of llama2.c's first format, where they account for the size of the file."""
-    with file.open("rb") as opened:
-        start = opened.read(_LLAMA2C.size)
-    if len(start) < _LLAMA2C.size:
-        return None
-    sizes = _LLAMA2C.unpack(start)
-    width, hidden, depth, heads, kv_heads, vocab, context = sizes
-    if min(width, hidden, depth, heads, kv_heads, context) < 1 or not vocab or width % heads:
-        return None
-    rank = AttentionShape(width=width, heads=heads).qk_rank
-    layer = 2 * width * width + 2 * kv_heads * rank * width + 3 * hidden * width + 2 * width
-    numbers = abs(vocab) * width * (2 if vocab < 0 else 1) + depth * layer + width + context * rank
-    return sizes if file.stat().st_size == _LLAMA2C.size + 4 * numbers else None
+def _from_gguf(path: Path) -> Weights:
+    model = load_gguf(path)
+    made = Weights(path, [], model.config.to_dict())
+    made.add({name: tensor.detach() for name, tensor in model.state_dict().items()})
+    return made
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -196,6 +189,10 @@ def _files_in(folder: Path) -> list[Path]:
         files = sorted(file for file in folder.iterdir() if file.suffix in suffixes and not _is_no_model(file))
         if files:
             return files
+    if any(folder.glob(f"*{GGUF}")):
+        raise SpecError(f"folder '{folder}' holds GGUF: give the file itself")
+    if any(folder.glob("*.onnx")):
+        raise SpecError(f"folder '{folder}' holds {ONNX}")
     raise SpecError(f"folder '{folder}' holds no weights: no .safetensors, .bin, .pt or .pth file")
 
 
@@ -313,11 +310,22 @@ def check_new(folder: Path) -> None:
         raise SpecError(f"'{folder}' is there already and not an empty folder; give --out a new one")
 
 
-def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
-    """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors."""
+def begun_shards(folder: Path) -> list[list[str]]:
+    """The names of the tensors in each file that an interrupted `write_weights` had finished there."""
     shards: list[list[str]] = []
+    while (file := folder / f"shard-{len(shards)}.safetensors").exists():
+        shards.append(list(Weights(folder, [file], {})))
+    return shards
+
+
+def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]], go_on: bool = False) -> int:
+    """One safetensors file, or shards with an index where there is much; gives the bytes of all tensors.
+
+    With `go_on` the tensors come after those of `begun_shards`.
+    """
+    shards = begun_shards(folder) if go_on else []
     waiting: dict[str, Tensor] = {}
-    total = 0
+    total = sum(Weights(folder, [folder / f"shard-{i}.safetensors"], {}).nbytes for i in range(len(shards)))
 
     def own(tensor: Tensor) -> Tensor:
         """A tensor that shares its memory with none before: two names of tied weights are written as two tensors."""
@@ -326,7 +334,9 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
         return tensor.clone() if tensor.untyped_storage().data_ptr() in shared else tensor
 
     def flush() -> None:
-        save_file(waiting, folder / f"shard-{len(shards)}.safetensors", {"format": "pt"})
+        file = folder / f"shard-{len(shards)}.safetensors"
+        save_file(waiting, file.with_suffix(".new"), {"format": "pt"})
+        file.with_suffix(".new").replace(file)
         shards.append(list(waiting))
         waiting.clear()
 
@@ -343,6 +353,18 @@ def write_weights(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> int:
     except (OSError, SafetensorError) as error:
         raise SpecError(f"cannot write to '{folder}': {_line(error)}") from None
     return total
+
+
+def write_gguf(file: Path, folder: Path) -> None:
+    """A GGUF file's model as a folder, with its tokenizer where transformers makes one of it."""
+    check_new(folder)
+    opened = open_weights(file)
+    write_weights(folder, ((name, opened.stored(name)) for name in opened))
+    write_config(folder, {**opened.config, "dtype": "float32"})
+    from transformers import AutoTokenizer
+
+    with suppress(Exception):  # its errors have no common class
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:

@@ -45,6 +45,16 @@ class AttentionHeads:
         return self.query_scale is not None
 
     @property
+    def normed_over_heads(self) -> bool:
+        """Whether that is one norm over all heads of a token."""
+        return self.query_scale is not None and self.query_scale.dim() == 2
+
+    @property
+    def biases(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of queries, keys and values."""
+        return self.query_bias, self.key_bias, self.value_bias
+
+    @property
     def shape(self) -> AttentionShape:
         heads, rank, width = self.query.shape
         sizes = {"width": width, "heads": heads, "qk_rank": rank, "v_rank": self.value.shape[1]}
@@ -57,7 +67,7 @@ class AttentionHeads:
 
     def unshared(self) -> "AttentionHeads":
         """The same with a key/value head for every query head."""
-        shared = ("key", "value", "key_bias", "value_bias", "frequencies")
+        shared = ("key", "value", "key_bias", "value_bias", "frequencies", *(("key_scale",) * self.normed_over_heads))
         rows = {name: getattr(self, name) for name in shared}
         each: dict[str, Any] = {name: None if one is None else self.each_head(one) for name, one in rows.items()}
         return replace(self, **each)

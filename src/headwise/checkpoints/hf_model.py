@@ -51,7 +51,7 @@ class _Headwise(PreTrainedModel):
 
 
 class HeadwiseForCausalLM(_Headwise, GenerationMixin):
-    """A decoder, without padding."""
+    """A decoder."""
 
     def forward(
         self,
@@ -62,11 +62,11 @@ class HeadwiseForCausalLM(_Headwise, GenerationMixin):
         use_cache: bool | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
-        if attention_mask is not None and not bool(attention_mask.all()):
-            raise SpecError("headwise's decoders take sequences without padding: give them one length at a time")
+        whole = attention_mask is None or bool(attention_mask.all())
+        padding = None if attention_mask is None or whole else attention_mask.bool()
         past = DynamicCache() if use_cache and past_key_values is None else past_key_values
         caches = None if past is None else [HostCache(past, i) for i in range(self.config.num_hidden_layers)]
-        logits = self.model(input_ids, caches)
+        logits = self.model(input_ids, caches, padding)
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.files import check_new, llama2c_sizes, write_config, write_weights
+from headwise.checkpoints.files import check_new, write_config, write_weights
+from headwise.checkpoints.foreign import llama2c_sizes
 from headwise.checkpoints.rotary import in_halves
 from headwise.extras import extra
 from headwise.shape import AttentionShape

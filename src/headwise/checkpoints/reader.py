@@ -321,4 +321,4 @@ def _bias(part: Projection, heads: int, order: Tensor | None = None) -> Tensor |
 
 def _by_number(layer: str) -> list[Any]:
     """layers.10 comes after layers.9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in layer.split(".")]
+    return [(int(part), "") if part.isdecimal() and len(part) < 10 else (-1, part) for part in layer.split(".")]

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.layers.functional import stretched
+from headwise.options import RopeScaling
+
 
 def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
     """One dictionary: base, kind of scaling and its numbers; `kind` is a layer's, where layers differ."""
@@ -25,12 +28,47 @@ def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
 def rope_frequencies(rope: dict[str, Any], rotated: int) -> Tensor:
     """(P/2) radians per token for a rotated part of P dimensions."""
     powers = torch.arange(0, rotated, 2, dtype=torch.float64) / rotated
-    plain = float(rope.get("rope_theta", 10_000.0)) ** -powers
-    if rope.get("rope_type") == "linear":
-        return plain / float(rope["factor"])
-    if rope.get("rope_type") == "llama3":
-        return _llama3(plain, rope)
-    return _yarn(plain, rope) if rope.get("rope_type") == "yarn" and rope.get("factor") else plain
+    base, scaling = float(rope.get("rope_theta", 10_000.0)), rope_scaling(rope)
+    plain = base**-powers
+    return plain if scaling is None else stretched(plain, base, scaling)
+
+
+def rope_scaling(rope: dict[str, Any]) -> RopeScaling | None:
+    """How a configuration stretches frequencies, in headwise's words; none of a kind that is not known."""
+    kind, factor = rope.get("rope_type"), rope.get("factor")
+    if not factor or kind not in ("linear", "llama3", "yarn"):
+        return None
+    names = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}.get(kind, ())
+    given = zip(("slow", "fast"), (rope.get(name) for name in names), strict=False)
+    numbers = {name: float(value) for name, value in given if value}
+    first = {} if kind == "linear" else {"context": int(rope.get("original_max_position_embeddings") or 0)}
+    made = RopeScaling(kind=kind, factor=float(factor), **first, **numbers, whole=bool(rope.get("truncate", True)))
+    return made.replace(attention=_growth(rope, made)) if kind == "yarn" else made
+
+
+def _growth(rope: dict[str, Any], made: RopeScaling) -> float:
+    """What a configuration multiplies turned rows by, where it says so; DeepSeek says it by two numbers."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    parts = [float(rope.get(name) or 0) for name in ("mscale", "mscale_all_dim")]
+    if not all(parts) or made.factor <= 1:
+        return 0.0
+    above, below = (0.1 * part * math.log(made.factor) + 1 for part in parts)
+    return above / below
+
+
+def rope_parameters(scaling: RopeScaling | None) -> dict[str, Any]:
+    """The way back: what a configuration says of it."""
+    if scaling is None:
+        return {"rope_type": "default"}
+    said: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "linear":
+        return said
+    said |= {"original_max_position_embeddings": scaling.context}
+    if scaling.kind == "llama3":
+        return said | {"low_freq_factor": scaling.slow, "high_freq_factor": scaling.turns}
+    said |= {"beta_slow": scaling.slow, "beta_fast": scaling.turns, "truncate": scaling.whole}
+    return said | {"attention_factor": scaling.growth}
 
 
 def layer_kind(config: dict[str, Any], number: int) -> str:
@@ -44,41 +82,8 @@ def layer_kind(config: dict[str, Any], number: int) -> str:
 
 def attention_factor(rope: dict[str, Any]) -> float:
     """What YaRN multiplies turned queries and keys by, each."""
-    if rope.get("rope_type") != "yarn" or not rope.get("factor"):
-        return 1.0
-    if rope.get("attention_factor") is not None:
-        return float(rope["attention_factor"])
-    factor, parts = float(rope["factor"]), [rope.get(name) for name in ("mscale", "mscale_all_dim")]
-
-    def grown(times: float) -> float:
-        return 0.1 * times * math.log(factor) + 1 if factor > 1 else 1.0
-
-    return grown(float(parts[0])) / grown(float(parts[1])) if parts[0] and parts[1] else grown(1.0)
-
-
-def _yarn(plain: Tensor, rope: dict[str, Any]) -> Tensor:
-    """Pairs that turn seldom within the first context are stretched, others stay, with a ramp between them."""
-    context, base, count = float(rope["original_max_position_embeddings"]), float(rope["rope_theta"]), len(plain)
-
-    def pair(turns: float) -> float:
-        return count * math.log(context / (turns * 2 * math.pi)) / math.log(base)
-
-    low, high = pair(float(rope.get("beta_fast") or 32)), pair(float(rope.get("beta_slow") or 1))
-    if rope.get("truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0.0), min(high, 2 * count - 1.0)
-    ramp = (torch.arange(count, dtype=torch.float64) - low) / ((high - low) or 0.001)
-    stretched = ramp.clamp(0, 1)
-    return plain * (1 - stretched + stretched / float(rope["factor"]))
-
-
-def _llama3(plain: Tensor, rope: dict[str, Any]) -> Tensor:
-    """Waves longer than the first context are stretched, shorter ones stay, between them a blend."""
-    context, factor = float(rope["original_max_position_embeddings"]), float(rope["factor"])
-    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
-    waves = context * plain / (2 * math.pi)  # how many fit the first context
-    stays = ((waves - low) / (high - low)).clamp(0, 1)
-    return plain * (stays + (1 - stays) / factor)
+    scaling = rope_scaling(rope)
+    return 1.0 if scaling is None else scaling.growth
 
 
 def in_halves(rank: int, rotated: int) -> Tensor:

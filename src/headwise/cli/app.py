@@ -117,15 +117,11 @@ TokensOption = Annotated[
 
 def main() -> None:
     """Run a command; what the user got wrong, or the system refuses, is one sentence and exit code 2."""
-    from headwise.spec import SpecError
-
     try:
         try:
             app()
         finally:
             sys.stdout.flush()  # a full disk shows here, and not when nobody listens any more
-    except SpecError as error:
-        _end(str(error))
     except BrokenPipeError:  # nobody reads on, as in: headwise claims | head
         _end("", code=1)
     except OSError as error:
@@ -133,10 +129,20 @@ def main() -> None:
         _end(f"{error.strerror or error}{place}")
     except UnicodeDecodeError as error:
         _end(f"a file is not text in UTF-8: {error}")
+    except ValueError as error:
+        if not _is_said(error):
+            raise
+        _end(str(error))
     except RecursionError:
         _end("what was given is nested too deeply to be read")
     except OverflowError as error:
         _end(f"a number is too large: {error}")
+
+
+def _is_said(error: ValueError) -> bool:
+    """Whether it is a `SpecError`, without loading what that stands in: half of the time that `--help` took."""
+    spec = sys.modules.get("headwise.spec")
+    return spec is not None and isinstance(error, spec.SpecError)
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:

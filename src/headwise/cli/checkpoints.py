@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.terminal import AsJson, bar, listed, print_json, show_or_json
+from headwise.cli.terminal import AsJson, bar, later, listed, print_json, show_or_json
 
 CheckpointArgument = Annotated[
     str, typer.Argument(help="A folder, a file, or OWNER/NAME on the Hugging Face hub.", show_default=False)
@@ -114,7 +114,8 @@ def convert(
         typer.Option("--data", help="Text file to fit, heal and measure on; its end is held out.", show_default="none"),
     ] = None,
     heal: Annotated[
-        str | None, typer.Option(help="Train it this long to agree with the original: 90s, 30m.", show_default="not")
+        str | None,
+        typer.Option(help="Then train it to agree with the original: 90s, 30m, 300steps.", show_default="not"),
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer of a llama2.c model.", show_default="none")] = None,
     report: Annotated[
@@ -123,33 +124,38 @@ def convert(
             help="A page: heat maps of layers; with several --kv a slider of budget against loss.", show_default="none"
         ),
     ] = None,
+    track: Annotated[
+        str, typer.Option(help="With --heal: also log its curve to tensorboard or wandb.", show_default="none")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Write a smaller model that transformers loads, with what it cost."""
+    from contextlib import ExitStack
+
     import headwise
     from headwise.checkpoints.conversion import read_share
     from headwise.extras import require
     from headwise.report.conversion import conversion_lines, frontier_lines
+    from headwise.spec import SpecError
 
     if report is not None:
         require("report", "charts")
-    options = {"data": data, "heal": heal, "per_layer": per_layer, "watch": bar("layers")}
+        if data is None:
+            raise SpecError("--report draws what was measured on text: give --data TEXT")
     shares = [read_share(one, "--kv") for one in listed(kv or "")]
+    with ExitStack() as stack:
+        healing = later(stack, "healing, percent")
+        options = {"data": data, "heal": heal, "per_layer": per_layer, "track": track, "progress": healing}
+        options |= {"watch": bar("layers"), "to": to, "tokenizer": tokenizer}
+        options |= {"params": None if params is None else read_share(params, "--params")}
+        options |= {"loss": None if loss is None else read_share(loss, "--loss")}
+        if len(shares) > 1:
+            several = headwise.frontier(checkpoint, shares, out=out, **options)
+        else:
+            done = headwise.convert(checkpoint, out=out, kv=shares[0] if shares else None, **options)
+    _draw(several if len(shares) > 1 else done, report)
     if len(shares) > 1:
-        several = headwise.frontier(checkpoint, shares, out=out, **options)
-        _draw(several, report)
         return show_or_json(several, as_json, frontier_lines)
-    done = headwise.convert(
-        checkpoint,
-        to,
-        out=out,
-        kv=shares[0] if shares else None,
-        params=None if params is None else read_share(params, "--params"),
-        loss=None if loss is None else read_share(loss, "--loss"),
-        tokenizer=tokenizer,
-        **options,
-    )
-    _draw(done, report if data is not None else None)
     return show_or_json(done, as_json, conversion_lines)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -101,6 +101,21 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def later(stack: ExitStack, what: str) -> Callable[[float, float], None]:
+    """Such a bar for work that may begin late, if at all, and more than once; it closes when all is done."""
+    open_bars: list[Callable[[int, int], None]] = []
+
+    def tell(done: float, total: float) -> None:
+        if not open_bars:
+            open_bars.append(stack.enter_context(progress(what)))
+        open_bars[0](round(done), round(total))
+        if done >= total:
+            stack.close()
+            open_bars.clear()
+
+    return tell
 
 
 def bar(what: str) -> Any:

@@ -16,6 +16,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing, suppress
@@ -41,6 +42,7 @@ WORD = re.compile(r"(?<![\w$])\{(\w+)\}")  # not a shell's ${variable}
 KEPT_OUTPUT = 2000  # characters of what a failed command printed
 CODE = {".py", ".sh", ".bash", ".pl", ".rb", ".r", ".jl", ".lua", ".js", ".ts"}
 CODE |= {".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".json", ".gin"}
+GUARD = Path(__file__).with_name("guard.py")
 TICK_SECONDS = 0.05
 GRACE_SECONDS = 10.0  # between asking a command to end and ending it
 
@@ -234,7 +236,7 @@ class CommandTrainer:
 
 
 class Command:
-    """A command that was started, with every process that it starts in one group."""
+    """A command that was started, with every process that it starts in one group; it ends with this process."""
 
     def __init__(self, run: Run, device: str = "") -> None:
         self.run, self.text = run, filled_in(run.task["command"], run, device)
@@ -242,15 +244,16 @@ class Command:
         self.before = self.file.stat().st_mtime_ns if self.file.exists() else None
         self.printed, self.started = TemporaryFile(), time.perf_counter()  # noqa: SIM115
         own = {"CUDA_VISIBLE_DEVICES": device} if device and "device" not in WORD.findall(run.task["command"]) else {}
+        line, self.lifeline = os.pipe()
         self.process = subprocess.Popen(
-            self.text,
-            shell=True,
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", str(GUARD), self.text],
+            stdin=line,
             stdout=self.printed,
             stderr=subprocess.STDOUT,
             env={**os.environ, **own},
             start_new_session=True,
         )
+        os.close(line)
 
     @property
     def ended(self) -> bool:
@@ -278,7 +281,11 @@ class Command:
             message = f"{self._last_output()}\n{self.text}: {error}"
             return RunResult(self.run.key, "failed", seconds=seconds, message=message)
         finally:
-            self.printed.close()
+            self.close()
+
+    def close(self) -> None:
+        self.printed.close()
+        os.close(self.lifeline)
 
     def _last_output(self) -> str:
         size = self.printed.seek(0, os.SEEK_END)
@@ -297,7 +304,7 @@ def end_all(commands: Iterable[Command], now: Callable[[], bool]) -> None:
     for command in left:
         command.signal(signal.SIGKILL)  # also what a command that ended has left behind
         command.process.wait()
-        command.printed.close()
+        command.close()
 
 
 def training_seconds(run: Run, result: RunResult) -> float:

@@ -260,7 +260,7 @@ class _Reader:
             if not text:
                 self.notices.append(f"{place}: {column} is empty: left out")
         numbered = {text: index for index, text in enumerate(dict.fromkeys(text for text in told if text))}
-        if all(text.isdecimal() for text in numbered):
+        if all(text.isdecimal() and len(text) < 19 for text in numbered):
             numbered = {text: int(text) for text in numbered}
         return [numbered.get(text) for text in told]
 

@@ -31,8 +31,9 @@ from headwise.layers.cpu.compiled import AttentionSize, StripSize
 from headwise.layers.cpu.linear import product
 from headwise.layers.cpu.strips import Between, StripAttention, StripHeads, strip_size
 from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
-from headwise.layers.functional import angles, fast_attention, plain_attention, turn
+from headwise.layers.functional import angles, distance, fast_attention, plain_attention, turn
 from headwise.layers.paths import Path, Pathed
+from headwise.options import RopeScaling
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
@@ -54,9 +55,11 @@ class Attention(Pathed):
         causal: bool = False,
         window: int | None = None,
         rope_base: float | None = None,
+        rope_scaling: RopeScaling | str | None = None,
         qk_norm: QKNorm = "none",
         norm_eps: float = 1e-6,
         logit_scale: bool = False,
+        softcap: float = 0.0,
         inverse_temperature: float = 1.0,
         hardmax: bool = False,
         input_bias: bool = False,
@@ -70,11 +73,12 @@ class Attention(Pathed):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(path)
-        _check_options(shape, window, dropout, path, value_width)
+        _check_options(shape, window, dropout, softcap, path, value_width)
         self.shape = shape
         self.causal, self.window, self.rope_base = causal, window, rope_base
+        self.rope_scaling = RopeScaling.parse(rope_scaling) if isinstance(rope_scaling, str) else rope_scaling
         self.inverse_temperature, self.hardmax = inverse_temperature, hardmax
-        self.dropout, self.output_scale = dropout, output_scale
+        self.dropout, self.output_scale, self.softcap = dropout, output_scale, softcap
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
         self.sections = shape.input_rows
@@ -212,7 +216,7 @@ class Attention(Pathed):
             return None
         if positions is None:
             positions = torch.arange(start, start + tokens.shape[-2], device=tokens.device)
-        return angles(positions, self.shape.rotated, self.rope_base, tokens.dtype)
+        return angles(positions, self.shape.rotated, self.rope_base, tokens.dtype, self.rope_scaling)
 
     def _rotate(self, heads: Tensor, angles: Angles) -> Tensor:
         """Rotary embedding of the first `rotated` dimensions; the rest pass."""
@@ -269,8 +273,7 @@ class Attention(Pathed):
         if padding is not None:
             allowed = _both(allowed, padding[:, None, None, :])
         if self.window is not None:
-            distance = _distance(queries, keys, start)
-            allowed = _both(allowed, distance.abs() < self.window)
+            allowed = _both(allowed, distance(queries, keys, start).abs() < self.window)
         return allowed
 
     def _attend(
@@ -285,16 +288,16 @@ class Attention(Pathed):
     ) -> tuple[Tensor, Tensor | None]:
         scale, dropout = self._scale, self.dropout if self.training else 0.0
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
-        plain = self.path == "plain" or self.hardmax or need_weights
+        plain = self.path == "plain" or self.hardmax or need_weights or self.softcap > 0
         by_kernel = False
         if self.causal and start + 1 < keys.shape[-2]:  # else the only query is the last token, which sees everything
             alone = not plain and allowed is None and bias is None
             if alone and queries.shape[-2] == keys.shape[-2]:  # a branch: compiled, sizes are symbols, but this is not
                 by_kernel = True
             else:
-                allowed = _both(allowed, _distance(queries, keys, start) >= 0)
+                allowed = _both(allowed, distance(queries, keys, start) >= 0)
         if plain:
-            return plain_attention(queries, keys, values, scale, allowed, bias, dropout, self.hardmax)
+            return plain_attention(queries, keys, values, scale, allowed, bias, dropout, self.hardmax, self.softcap)
         return fast_attention(
             queries, keys, values, scale, _join(allowed, bias, values.dtype), by_kernel, dropout
         ), None
@@ -318,7 +321,7 @@ class Attention(Pathed):
         """Whether kernels know all that the layer does."""
         dropped = self.dropout and self.training
         known = all(norm is None or type(norm) is nn.RMSNorm for norm in (self.query_norm, self.key_norm))
-        return self.fused and known and self.window is None and not (self.hardmax or dropped)
+        return self.fused and known and self.window is None and not (self.hardmax or dropped or self.softcap)
 
     def _kernel(self, x: Tensor, padding: Tensor | None = None) -> AttentionSize | StripSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
@@ -352,6 +355,7 @@ class Attention(Pathed):
             -1.0 if self.query_norm is None else torchs if eps is None else eps,
             0 if self.rope_base is None else self.shape.rotated,
             self.rope_base or 0.0,
+            self.rope_scaling,
         )
 
     @property
@@ -430,14 +434,8 @@ def _join(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Te
     return bias.to(dtype) if allowed is None else torch.where(allowed, bias.to(dtype), -math.inf)
 
 
-def _distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
-    """(T, S): how far each query stands behind each key; the first query stands at `start`."""
-    places = torch.arange(start, start + queries.shape[-2], device=keys.device)
-    return places[:, None] - torch.arange(keys.shape[-2], device=keys.device)
-
-
 def _check_options(
-    shape: AttentionShape, window: int | None, dropout: float, path: str, value_width: int | None
+    shape: AttentionShape, window: int | None, dropout: float, softcap: float, path: str, value_width: int | None
 ) -> None:
     if shape.kv_latent and value_width is not None:
         raise SpecError(f"{shape}: values are read from the latent, so they have no width of their own")
@@ -445,5 +443,7 @@ def _check_options(
         raise SpecError(f"window is {window}, but a token sees at least itself: use 1 or more, or None for all")
     if not 0.0 <= dropout < 1.0:
         raise SpecError(f"dropout is {dropout}, but must be at least 0 and below 1")
+    if softcap < 0:
+        raise SpecError(f"softcap is {softcap}; it is above 0, or 0 for none")
     if path not in get_args(Path):
         raise SpecError(f"path is '{path}', but must be one of {', '.join(get_args(Path))}")

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.options import RopeScaling
+from headwise.spec import SpecError
+
 LONG = 256  # keys, from which a processor's kernel gains more by values that stand together than a copy takes
 
 
@@ -21,8 +24,9 @@ def plain_attention(
     bias: Tensor | None = None,
     dropout: float = 0.0,
     hardmax: bool = False,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(scale · QKᵀ) V as it is written, with its weights.
+    """softmax(scale · QKᵀ) V as it is written, with its weights; a softcap c bounds logits, c · tanh(logit / c).
 
     (B, H, T, R), (B, G, S, R) and (B, G, S, V) give (B, H, T, V) and (B, H, T, S).
 
@@ -32,6 +36,8 @@ def plain_attention(
     if group > 1:
         keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
     logits = scale * (queries @ keys.mT)
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
     if bias is not None:
         logits = logits + bias
     if allowed is not None:
@@ -78,13 +84,42 @@ def pad_ranks(heads: Tensor, multiple: int = 8) -> Tensor:
     return F.pad(heads, (0, -heads.shape[-1] % multiple))
 
 
-def angles(positions: Tensor, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def angles(
+    positions: Tensor, rotated: int, base: float, dtype: torch.dtype, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position · base^(-2i/rotated) for `turn`: of (T,) or (B, T), (T, P/2) or (B, 1, T, P/2)."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     powers = torch.arange(0, rotated, 2, device=positions.device, dtype=exact) / rotated
-    angle = positions.to(exact)[..., None] * base**-powers
+    turning = base**-powers
+    turning = turning if scaling is None else stretched(turning, base, scaling)
+    angle = positions.to(exact)[..., None] * turning
     angle = angle if positions.dim() == 1 else angle[:, None]
-    return angle.cos(), angle.sin()
+    if scaling is None or scaling.growth == 1.0:
+        return angle.cos(), angle.sin()
+    return angle.cos() * scaling.growth, angle.sin() * scaling.growth
+
+
+def stretched(turning: Tensor, base: float, scaling: RopeScaling) -> Tensor:
+    """(P/2) radians per token as a longer context turns them."""
+    if scaling.kind == "linear":
+        return turning / scaling.factor
+    if scaling.kind == "llama3":
+        turns = scaling.context * turning / (2 * math.pi)  # within the first context
+        stays = ((turns - scaling.slow) / (scaling.turns - scaling.slow)).clamp(0, 1)
+        return turning * (stays + (1 - stays) / scaling.factor)
+    if base <= 1:
+        raise SpecError(f"rope scaling 'yarn' is of frequencies that fall, and a base of {base:g} gives none")
+    low, high = (_pair(turns, base, len(turning), scaling) for turns in (scaling.turns, scaling.slow))
+    low, high = (math.floor(low), math.ceil(high)) if scaling.whole else (low, high)
+    low, high = max(low, 0.0), min(high, 2 * len(turning) - 1.0)
+    ramp = (torch.arange(len(turning), device=turning.device, dtype=turning.dtype) - low) / ((high - low) or 0.001)
+    ramp = ramp.clamp(0, 1)
+    return turning * (1 - ramp + ramp / scaling.factor)
+
+
+def _pair(turns: float, base: float, pairs: int, scaling: RopeScaling) -> float:
+    """Which pair turns so often within the first context."""
+    return pairs * math.log(scaling.context / (turns * 2 * math.pi)) / math.log(base)
 
 
 def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -93,3 +128,9 @@ def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
     turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
     return torch.cat([*(part.to(heads.dtype) for part in turned), rest], dim=-1)
+
+
+def distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
+    """(T, S): how far each query stands behind each key; the first query stands at `start`."""
+    places = torch.arange(start, start + queries.shape[-2], device=keys.device)
+    return places[:, None] - torch.arange(keys.shape[-2], device=keys.device)

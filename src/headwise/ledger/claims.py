@@ -77,6 +77,12 @@ class Claim:
     caveat: str = ""
     untestable: str = ""  # why these runs could not have answered: the verdict is then `cannot tell`
     restated: str = ""  # what it said before, or why it says something else now
+    needs: str = ""  # what would decide it, where no study here can: it is open
+
+
+def undecided(name: str, claim: str, source: str, study: str, needs: str) -> Claim:
+    """A claim that is listed, although no run here could decide it: what would stands in its place."""
+    return Claim(name, claim, source, study, lambda rows: [], needs=needs)
 
 
 class Variant(NamedTuple):

@@ -156,9 +156,12 @@ def judge_claim(
     claim: Claim, preset: str, rows: list[Row], remedy: Remedy | None = None, whole: bool = True
 ) -> Judgement:
     """The verdict of one preset's rows: all comparisons must hold, one that fails is enough; open if rows lack."""
-    comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
+    missing = claim.needs or ("not all of its cells have runs" if rows else "no runs yet")
+    try:
+        comparisons = claim.decide(rows) if claim.computed or (rows and whole) else []
+    except (ArithmeticError, LookupError, ValueError):  # metrics that runs of others lack, or that are 0 or infinite
+        comparisons, missing = [], "its runs have metrics that cannot be compared"
     if not comparisons:
-        missing = "not all of its cells have runs" if rows else "no runs yet"
         return Judgement(claim, "open", preset, remedy=remedy, missing=missing)
     decides = claim.computed or preset != "smoke"
     level = 1 - (1 - LEVEL) / len(comparisons)
@@ -201,11 +204,12 @@ def judge_all(study: Study, store: Store) -> list[Judgement]:
     mine = rows.get(used, [])
     done = _covers(study, used, mine)
     judgements = [judge_claim(claim, used, mine, whole=done) for claim in study.claims]
-    remedy = _remedy(study, larger, rows.get(larger, [])) if any(one.verdict == "open" for one in judgements) else None
+    priced = any(one.verdict == "open" and not one.claim.needs for one in judgements)
+    remedy = _remedy(study, larger, rows.get(larger, [])) if priced else None
     return [
         replace(
             judgement,
-            remedy=remedy if judgement.verdict == "open" else None,
+            remedy=remedy if judgement.verdict == "open" and not judgement.claim.needs else None,
             scale=_scale(study, used, mine, judgement.runs, store),
         )
         for judgement in judgements

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import mean
 
+from headwise.ledger.change_point import change_point
 from headwise.ledger.claims import PARAMETERS, Comparison, exactly
 from headwise.ledger.contrasts import SOLVED_BELOW, AnyEstimate, estimate
 from headwise.ledger.judge import Gate, Judgement, Measured, Verdict
@@ -172,9 +173,21 @@ def estimate_of(test: Test, rows: Sequence[Row]) -> AnyEstimate | None:
         return None
     for row in rows:
         blocks = strata.setdefault(row.cell["stratum"], {})
-        blocks.setdefault(row.cell["variant"], {})[row.seed] = row.metrics["error"]
+        if (value := _value(test.field, row)) is not None:
+            blocks.setdefault(row.cell["variant"], {})[row.seed] = value
         no_skill[row.cell["stratum"]] = row.metrics["trivial_error"]
+    if test.doses:
+        ((stratum, doses),) = test.by_stratum.items()
+        return change_point(strata.get(stratum, {}), doses)
     return estimate(test.scale, strata, no_skill, test.by_stratum, test.base)
+
+
+def _value(field: str, row: Row) -> float | None:
+    """A metric of a row, or one over another; None where the row lacks it."""
+    values = [row.metrics.get(name) for name in field.split("/")]
+    if any(value is None for value in values):
+        return None
+    return math.prod(value ** (-1 if place else 1) for place, value in enumerate(values) if value is not None)
 
 
 def _part(test: Test, condition: str, rows: Sequence[Row], level: float) -> Part:
@@ -215,7 +228,7 @@ def _exp(number: float) -> float:
 
 def _saving(saving: Saving, rows: Sequence[Row]) -> Part:
     sizes = [
-        next((row.metrics["parameters"] for row in cell(rows, variant=name)), math.nan)
+        next((row.metrics["parameters"] for row in cell(rows, stratum=saving.stratum, variant=name)), math.nan)
         for name in (saving.variant, saving.baseline)
     ]
     one = exactly(PARAMETERS, saving.variant, saving.baseline, sizes[0] / sizes[1], at_most=1 - saving.part)

@@ -22,19 +22,20 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from headwise.cost import parameters
+from headwise.ledger.change_point import CURVES
 from headwise.ledger.contrasts import STATISTICS
 from headwise.ledger.preset import Preset
 from headwise.ledger.statistics import LEVEL
 from headwise.options import ModelOptions
 from headwise.spec import Spec, SpecError
 from headwise.store.rows import Cell, Row, at_rate, cell
-from headwise.training.run import Recipe, Run
+from headwise.training.run import ProbeName, Recipe, Run
 
 PILOT_SEEDS = range(100, 200)
 JUDGED_SEEDS = (1 << 20, 1 << 31)  # far from pilots, trials and every other preset's
 PILOT = "pilot "  # how the column of a pilot's row begins
 
-Scale = Literal["log", "gain", "solved"]
+Scale = Literal["log", "gain", "solved", "change point"]
 
 
 class Data(Spec):
@@ -70,9 +71,12 @@ class Arm(Spec):
     steps: int
     seeds: int = Field(ge=2)
     rate: str = Field(
-        default="", description="'': tuned; 'like X': that of variant X; 'law': extrapolated from smaller strata"
+        default="",
+        description="'': tuned; 'like X': of variant X in its place, else of X without one; 'law': from smaller strata",
     )
     evaluations: int = 4
+    begin: dict[str, Any] = Field(default={}, description="an earlier training, as `Run` has it")
+    probes: tuple[ProbeName, ...] = ()
 
     @property
     def place(self) -> dict[str, str]:
@@ -86,7 +90,7 @@ class Arm(Spec):
     def run(self) -> Run:
         return Run(
             task=self.task, shape=self.shape, options=self.options, recipe=self.recipe, steps=self.steps,
-            evaluations=self.evaluations,
+            evaluations=self.evaluations, begin=self.begin, probes=self.probes,
         )  # fmt: skip
 
     @cached_property
@@ -99,15 +103,18 @@ class Test(Spec):
 
     On the scale "log" it is one of logarithms, so a ratio, and `threshold` is in parts: 0.01 allows 1 % more. On
     "gain" errors are divided by what the base gained over a constant predictor: a share of the gain lost. "solved" is
-    the share of seeds whose error is below 5 %, of two variants.
+    the share of seeds whose error is below 5 %, of two variants. "change point" has doses instead of weights: whether
+    two lines predict a dose that is left out better than a power law (`change_point`).
     """
 
     name: str
     variant: str = Field(description="what is judged, as tables name it")
     baseline: str = Field(description="what it is judged against, as tables name it")
     metric: str
+    field: str = Field(default="error", description="of a row: what is compared; 'a/b' is one metric over another")
     scale: Scale = "log"
     weights: dict[str, float] = Field(description="by variant, or by 'stratum:variant'")
+    doses: dict[str, float] = Field(default={}, description="likewise, on the scale 'change point'")
     direction: Literal["at most", "at least"]
     threshold: float = 0.0
     base: str = Field(default="base", description="the variant whose gain is the unit, on the scale 'gain'")
@@ -116,14 +123,14 @@ class Test(Spec):
     @model_validator(mode="after")
     def _check(self) -> "Test":
         for stratum, weights in self.by_stratum.items():
-            if abs(sum(weights.values())) > 1e-9:
+            if not self.doses and abs(sum(weights.values())) > 1e-9:
                 raise SpecError(f"the weights of '{self.name}' must sum to 0{f' in {stratum}' if stratum else ''}")
         return self
 
     @cached_property
     def by_stratum(self) -> dict[str, dict[str, float]]:
         parts: dict[str, dict[str, float]] = {}
-        for name, weight in self.weights.items():
+        for name, weight in (self.weights | self.doses).items():
             stratum, _, variant = name.rpartition(":")
             parts.setdefault(stratum, {})[variant] = weight
         return parts
@@ -140,6 +147,7 @@ class Saving(Spec):
     variant: str
     baseline: str
     part: float
+    stratum: str = ""
 
 
 class Learned(Spec):
@@ -222,7 +230,9 @@ class Registration(Preset):
     def hash(self) -> str:
         """16 digits of a hash of all of it, and of the statistics' source."""
         spec = self.model_dump(mode="json", exclude_defaults=True)
-        sources = {name: source_of(function) for name, function in STATISTICS.items()}
+        curves = any(test.doses for claim in self.claims for test in (*claim.tests, *claim.also))
+        functions = STATISTICS | (CURVES if curves else {})
+        sources = {name: source_of(function) for name, function in functions.items()}
         text = json.dumps({"registration": spec, "statistics": sources}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -299,9 +309,10 @@ class Registration(Preset):
                     found[arm.name] = Rate(value=_vertex(errors, best), interior=interior)
         for arm in self.arms:
             if arm.rate.startswith("like "):
-                other = arm.model_copy(update={"variant": arm.rate.removeprefix("like ")}).name
-                if other in found:
-                    found[arm.name] = found[other]
+                name = arm.rate.removeprefix("like ")
+                for other in (arm.model_copy(update={"variant": name}).name, name):
+                    if other in found:
+                        found.setdefault(arm.name, found[other])
         return found | self._extrapolated(found)
 
     def _extrapolated(self, found: Mapping[str, "Rate"]) -> dict[str, "Rate"]:

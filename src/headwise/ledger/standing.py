@@ -20,11 +20,13 @@ from headwise.ledger.registration import PILOT, Rate, RegisteredClaim, Registrat
 from headwise.ledger.statistics import LEVEL, holm, t_tail
 from headwise.ledger.study import Study, as_claim, study_rows
 from headwise.spec import SpecError
-from headwise.store.rows import Cell, Row, rows
+from headwise.store.rows import Cell, Row, asked_for, rows
 from headwise.store.store import Store
 from headwise.sweep.plan import work
 from headwise.sweep.resolve import fitted
 from headwise.training.run import Execution, Run, RunResult
+
+DECIDED = ("holds", "fails")  # what ends a study at a look: a gate that fails there may pass with all seeds
 
 # ---- rows of a registered study ------------------------------------------------------------------------------------
 
@@ -35,7 +37,7 @@ def _results(
     """Results by the key of a cell: on the registered data, and of the registered column where one is asked for."""
     keys, digests = {at.run.cell_key for at in cells}, {data.task: data.digest for data in registration.sources}
     found: dict[str, RunResult] = {}
-    for run, result in store.runs() if keys else ():
+    for run, result in store.runs(asked=asked_for(cells)) if keys else ():
         wanted = digests.get(run.task["name"])
         if run.cell_key not in keys or (wanted is not None and run.task.get("content") != wanted):
             continue
@@ -110,7 +112,7 @@ def registered_stages(
         return
     for look in registration.stages:
         yield planned(registration.judged(known, count=look.seeds))
-        if all(judgement.verdict != "open" for judgement in judge_registered(study, preset, store)):
+        if all(judgement.verdict in DECIDED for judgement in judge_registered(study, preset, store)):
             return
 
 
@@ -169,7 +171,7 @@ def _judged(
         if not _complete(registration, claim, mine, look.seeds):
             break
         last = judge_rows(registration, claim, mine, rates, look.level)
-        if last.verdict != "open":
+        if last.verdict in DECIDED:
             break
     if last is None or preset == "smoke":
         done = f"{len(found)} of {len(registration.cells())} judged runs" if found else "no judged runs yet"

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
-from headwise.layers.cpu.compiled import CrossEntropySize, MLPSize, NormSize
+from headwise.layers.cpu.compiled import CrossEntropySize, MLPSize, NormSize, WideMLPSize
 from headwise.layers.cpu.cross_entropy import FusedCrossEntropy, cross_entropy_size
 from headwise.layers.cpu.linear import product
 from headwise.layers.cpu.mlp import TiledMLP, mlp_size, panelled
 from headwise.layers.cpu.norm import NormKind, TiledNorm, norm_size
 from headwise.layers.cpu.tiled import served
+from headwise.layers.cpu.wide_mlp import WideMLP, wide_mlp_size
 from headwise.layers.paths import Pathed
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
@@ -85,10 +86,12 @@ def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any)
         shape,
         causal=options.causal,
         rope_base=options.rope_base if options.positions == "rotary" else None,
+        rope_scaling=options.scaling,
         qk_norm=options.qk_norm,
         norm_eps=options.norm_eps,
         hardmax=options.hardmax,
         logit_scale=options.logit_scale,
+        softcap=options.attention_softcap,
         input_bias=options.bias != "none",
         output_bias=options.bias == "all",
         dropout=options.dropout,
@@ -117,9 +120,7 @@ class MLP(Pathed):
         """Of every token; with a residual stream, what that becomes by it."""
         size = self._kernel(x)
         if size is not None:
-            made, sums = self.prepared.get(self._panels)
-            output: Tensor = TiledMLP.apply(x, residual, *made, size, sums)
-            return output
+            return self._by_kernel(x, residual, size)
         multiply = product if self.path == "generated" else F.linear
         hidden = multiply(x, self.input.weight, self.input.bias)
         activate = ACTIVATIONS[self.activation]
@@ -131,10 +132,20 @@ class MLP(Pathed):
         output = multiply(hidden, self.output.weight, self.output.bias)
         return output if residual is None else residual + output
 
-    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> MLPSize | None:
-        return mlp_size(self.input.in_features, self.activation, self.gated, dtype)
+    def kernel(self, tokens: int, dtype: torch.dtype = torch.float32) -> MLPSize | WideMLPSize | None:
+        width, kind = self.input.in_features, (self.activation, self.gated, dtype)
+        return mlp_size(width, *kind) or wide_mlp_size(width, self.output.in_features, *kind)
 
-    def _kernel(self, x: Tensor) -> MLPSize | None:
+    def _by_kernel(self, x: Tensor, residual: Tensor | None, size: MLPSize | WideMLPSize) -> Tensor:
+        if isinstance(size, MLPSize):
+            made, sums = self.prepared.get(self._panels)
+            output: Tensor = TiledMLP.apply(x, residual, *made, size, sums)
+            return output
+        weights = self.input.weight, self.input.bias, self.output.weight, self.output.bias
+        output = WideMLP.apply(x, residual, *weights, size)
+        return output
+
+    def _kernel(self, x: Tensor) -> MLPSize | WideMLPSize | None:
         """The compiled kernel for such tokens, if there is one and the path is to use it."""
         size = self.kernel(1, x.dtype) if self.path == "generated" else None
         return size if size and served(x, self.input.weight, self.input.in_features, size) else None

@@ -40,9 +40,12 @@ class Decoder(nn.Module):
         if options.init in INITS:
             begin_edges(self, options.init)
 
-    def forward(self, tokens: Tensor, caches: list[KVCache] | None = None) -> Tensor:
-        """(batch, tokens) of token numbers to (batch, tokens, vocab) of logits."""
-        return self.cross_entropy.capped(nn.functional.linear(self.vectors(tokens, caches), self.table))
+    def forward(self, tokens: Tensor, caches: list[KVCache] | None = None, padding: Tensor | None = None) -> Tensor:
+        """(batch, tokens) of token numbers to (batch, tokens, vocab) of logits.
+
+        `padding` (batch, tokens, those in the caches too) is true for real tokens; their positions count them alone.
+        """
+        return self.cross_entropy.capped(nn.functional.linear(self.vectors(tokens, caches, padding), self.table))
 
     def token_loss(self, tokens: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         """Σ weight · cross-entropy of (batch, tokens); labels of weight 0 may be anything."""
@@ -54,15 +57,20 @@ class Decoder(nn.Module):
         """The output projection."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def vectors(self, tokens: Tensor, caches: list[KVCache] | None = None) -> Tensor:
+    def vectors(self, tokens: Tensor, caches: list[KVCache] | None = None, padding: Tensor | None = None) -> Tensor:
         """What logits are made of: (batch, tokens, width)."""
         start = caches[0].length if caches else 0
+        positions = None
+        if padding is not None:
+            positions = (padding.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         x = self.embedding(tokens)
+        x = x if self.options.embedding_scale == 1.0 else x * self.options.embedding_scale
         if self.places is not None:
             self._check_length(start + tokens.shape[1])
-            x = x + self.places(torch.arange(start, start + tokens.shape[1], device=tokens.device))
+            there = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            x = x + self.places(there if positions is None else positions)
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        return cast(Tensor, self.body(x, caches=caches))
+        return cast(Tensor, self.body(x, caches=caches, padding=padding, positions=positions))
 
     def new_caches(self, capacity: int = 0) -> list[KVCache]:
         """Empty caches, one per layer."""

@@ -6,6 +6,8 @@ from headwise.checkpoints.conversion.result import Conversion, Frontier
 from headwise.checkpoints.conversion.text import Change
 from headwise.report.tables import _table, percent
 
+LISTED = 8  # heads of a layer
+
 
 def conversion_lines(done: Conversion) -> list[RenderableType]:
     """The two shapes, what became smaller, the loss of the folder loaded back, and how well each layer was fitted."""
@@ -15,7 +17,7 @@ def conversion_lines(done: Conversion) -> list[RenderableType]:
         shown = (f"{before:,}", f"{after:,}") if isinstance(before, int) else (f"{before:.2f}", f"{after:.2f}")
         sizes.add_row(row["what"], *shown, percent(after / before - 1))
     lines: list[RenderableType] = [f"[bold]{done.before}[/bold]", f"[bold]{done.after}[/bold]", "", sizes, ""]
-    lines += [*_tried(done), *_sensitivity(done), *_losses(done), *_layers(done)]
+    lines += [*_tried(done), *_sensitivity(done), *_importance(done), *_losses(done), *_layers(done)]
     if done.dropped:
         lines.append(f"Dropped layers: {', '.join(map(str, done.dropped))}.")
     lines.append(f"{done.loading} loads it; vLLM and SGLang are not tested.")
@@ -44,6 +46,25 @@ def _sensitivity(done: Conversion) -> list[RenderableType]:
         "[dim]|new - old|² / |old|² of the last hidden states where one layer alone has so many, before any fit[/dim]",
         "",
     ]
+
+
+def _importance(done: Conversion) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    layers = [one for one in done.importance if one.head is None]
+    if layers:
+        table = _table("layer", "loss without it")
+        for one in layers:
+            table.add_row(str(one.layer), f"{one.score:+.1%}")
+        lines += [table, ""]
+    heads = [one for one in done.importance if one.head is not None]
+    if heads:
+        table = _table("layer", "<heads, those worth least first")
+        for layer in sorted({one.layer for one in heads}):
+            own = sorted((one for one in heads if one.layer == layer), key=lambda one: one.score)
+            more = ", ..." if len(own) > LISTED else ""
+            table.add_row(str(layer), ", ".join(f"{one.head} ({one.score:.0%})" for one in own[:LISTED]) + more)
+        lines += [table, "[dim]share of the layer: squared derivative of the loss by a gate on each head[/dim]", ""]
+    return lines
 
 
 def _losses(done: Conversion) -> list[RenderableType]:

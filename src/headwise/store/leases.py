@@ -7,19 +7,19 @@
 
 A driver that was killed on this machine is known to be gone at once. One elsewhere, or one that is stopped, has lost
 its leases when its beat has not changed for a while *by the clock of the driver that looks*: no two clocks are ever
-compared, so that they may differ or jump. The one that comes back finds what it lost in what `beat` gives. A lease
-saves work and protects no result: those are protected by `Store.add`, which keeps the first. No torch here.
+compared, so that they may differ or jump, and time in which the looker itself was stopped does not count. The one that
+comes back finds what it lost in what `beat` gives. A lease saves work and protects no result: those are protected by
+`Store.add`, which keeps the first. No torch here.
 """
 
 import os
-import time
 from collections.abc import Callable
 from typing import Literal
 from uuid import uuid4
 
 from headwise.store.records import FINISHED
 from headwise.store.store import Store
-from headwise.training.machine import is_gone, process_name
+from headwise.training.machine import Awake, is_gone, process_name
 
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 45.0  # without a beat
@@ -29,8 +29,8 @@ LOOK_SECONDS = 1.0  # between two looks at what others hold
 class Leases:
     """One driver's leases on runs of a store."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store, self.clock = store, clock
+    def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
+        self.store, self.clock = store, clock or Awake()
         self.owner = f"{process_name(os.getpid())}.{uuid4().hex[:8]}"
         self.ours: set[str] = set()
         self._seen: dict[str, tuple[str, int, float]] = {}  # of others: owner, beat, and since when it is that

@@ -72,6 +72,7 @@ def from_record(record: Record) -> Pair:
             raise ValueError(f"its status is {record['status']!r}")
         values = {name: record.get(name, "[]") for name in FIELDS}
         values |= {"environment": json.loads(record["environment"]), "flops": int(record["flops"])}
+        float(values["flops"])  # which a table shows, and larger numbers are no floats
         values["metrics"] = {name: float(value) for name, value in json.loads(record["metrics"]).items()}
         for field in POINTS.values():
             values[field] = [(int(step), str(name), float(value)) for step, name, value in json.loads(values[field])]

@@ -67,15 +67,9 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
     Rows on different data are never mixed: of a task's data sets, the one that most of the runs were done on counts,
     and of several such the newest.
     """
-    asked = {
-        "task.name": {cell.run.task["name"] for cell in cells},
-        "shape": {cell.run.shape for cell in cells},
-        "steps": {cell.run.steps for cell in cells},
-        "seed": {cell.run.seed for cell in cells},
-    }
     keys = {cell.run.cell_key for cell in cells}
     by_data: dict[tuple[str, str], dict[str, RunResult]] = {}
-    for run, result in store.runs(asked=asked) if keys else ():
+    for run, result in store.runs(asked=asked_for(cells)) if keys else ():
         if run.cell_key in keys:
             same = by_data.setdefault((run.task["name"], run.content), {})
             if run.cell_key not in same or run.execution == Execution():
@@ -85,6 +79,13 @@ def results_of(store: Store, cells: list[Cell]) -> dict[str, RunResult]:
         largest[task] = max(same, largest.get(task, {}), key=len)
     chosen = {key: result for same in largest.values() for key, result in same.items()}
     return dict(zip(chosen, store.with_points(chosen.values()), strict=True))
+
+
+def asked_for(cells: Iterable[Cell]) -> dict[str, set[str | int]]:
+    """What finds the runs of these cells by the store's index, and few others."""
+    runs = [cell.run for cell in cells]
+    fields = {"task.name": {run.task["name"] for run in runs}, "shape": {run.shape for run in runs}}
+    return fields | {"steps": {run.steps for run in runs}, "seed": {run.seed for run in runs}}
 
 
 def at_rates(run: Run, rates: Iterable[float]) -> list[Run]:

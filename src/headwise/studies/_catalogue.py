@@ -46,7 +46,7 @@ def list_studies() -> Catalogue:
     """Every study: its name, what it asks in a line, the ids of its claims."""
     return Catalogue(
         [
-            {"name": s.name, "about": s.about.strip().splitlines()[0], "claims": [claim.id for claim in s.claims]}
+            {"name": s.name, "about": s.about.strip().splitlines()[0], "claims": [claim.id for claim in s.all_claims]}
             for s in load_all()
         ]
     )

@@ -2,7 +2,8 @@
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Section 6 and its figure
 on the number of points.
-Claims: Q6. The conjecture is about one fixed model for every N; as in the figure, each N has a model trained for it.
+Claims: Q6, Q20. The conjecture (Q20, which no run here decides) is about one fixed model for every N; as in the figure,
+each N has a model trained for it.
 Task: as rank-cliff, N points. Every token asks, as in the paper; and apart from it, because a vote can then be counted
 on the points' side, the flow where one more token asks. On a laptop all N get as many tokens per step.
 Grid: number of points × rank × who asks; two layers. Published learning rate, but on the laptop rank-cliff's.
@@ -13,7 +14,7 @@ Command: headwise study run context-length --preset laptop (6 minutes on two cor
 
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects
+from headwise.ledger.claims import Claim, Comparison, Variant, paired, paired_effects, undecided
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import LONGER, NEIGHBOR_SIZES, NeighborPreset, neighbor_run
@@ -121,5 +122,10 @@ CLAIMS = (
         "context-length",
         more_points,
     ),
-)
+    undecided(
+        "Q20", "One fixed model of low rank fails across many N", "Q, Conjecture 6", "context-length",
+        "to decide it, one model must be trained and tested on sets of 4 to 256 points at once, against one per size; "
+        "here every run has one size",
+    ),
+)  # fmt: skip
 STUDY = Study("context-length", __doc__, PRESETS, cells, chart, CLAIMS)

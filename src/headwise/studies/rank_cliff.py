@@ -1,7 +1,7 @@
 """The rank cliff: what rank can a head of one layer, or of several, not do without?
 
 Paper: Amsel, Yehudai, Bruna, "Quality over Quantity in Attention Layers" (arXiv 2407.16153), Figure 1.
-Claims: Q7, Q8, Q9.
+Claims: Q7, Q8, Q9, Q21 (which no run here decides).
 Task: among N points on the sphere, every point finds the one farthest from it.
 Grid: rank × multiplier × depth. A multiplier of k averages k modules of width / rank heads, as the authors do: k times
 the attention's parameters, and an output scaled by 1/k. Published learning rate for every variant. The published
@@ -9,14 +9,15 @@ warm-up is 5,000 steps long; a short run needs a larger part of its steps for it
 the rest has learned anything, and models of several layers stay at error 1.
 Power: with one layer the logarithm of a ratio varied by 0.02 between seeds, with two by 0.15, so that three seeds see
 ratios of 1.07 and of 1.7; those claimed are 2 or more. `published-size` is the paper's model with one layer and a tenth
-of its steps (about an hour): it decides nothing, and is set beside the published points.
+of its steps (about an hour): it decides nothing, and is set beside the published points. `benchmarks/figure_1.py`
+trains one cell with torch's own layers in a plain loop.
 Command: headwise study run rank-cliff --preset laptop (about 10 minutes on two cores)
 """
 
 from statistics import mean
 from typing import Any
 
-from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired
+from headwise.ledger.claims import Claim, Comparison, Variant, beats_no_skill, paired, undecided
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.neighbors import NEIGHBOR_SIZES, NeighborPreset, neighbor_run
@@ -134,6 +135,14 @@ CLAIMS = (
         "Q, Sec. 7",
         "rank-cliff",
         fewer_parameters,
+    ),
+    undecided(
+        "Q21",
+        "The rank cliff holds for a causal nearest-neighbour task",
+        "N, caveats",
+        "rank-cliff",
+        "to decide it, every point must find the farthest of those before it, by a decoder, on this grid; the task's "
+        "points see all others",
     ),
 )
 

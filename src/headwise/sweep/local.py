@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.sweep.processes import SERVER_GONE, Worker, start, worker_context
 from headwise.sweep.sharing import Sharing
+from headwise.training.machine import Awake
 from headwise.training.resume import DiskError
 from headwise.training.run import Run, RunResult
 
@@ -70,7 +70,7 @@ class _Pool:
         self.queue, self.settings = list(plan.todo), settings
         self.summary = Summary(planned=len(plan.todo) + len(plan.found), found=len(plan.found))
         self.deaths: Counter[tuple[str, bool]] = Counter()  # by the run's key, and whether its server died
-        self.stopping = 0
+        self.stopping, self.clock = 0, Awake()
         self.places: list[_Place] = []
         self.count = max(1, min(workers or usable_cores(), len(self.queue)))
         if self.queue:
@@ -115,7 +115,7 @@ class _Pool:
         return self.sharing.next(self.queue, lambda run: memory(run) <= room, self.summary, self.watch)
 
     def _give(self, place: _Place, run: Run) -> None:
-        place.run, place.heard = run, time.monotonic()
+        place.run, place.heard = run, self.clock()
         self.watch.on_start(run)
         try:
             place.worker.pipe.send(run.model_dump())
@@ -144,7 +144,7 @@ class _Pool:
     def _take(self, place: _Place, kind: str, content: Any) -> None:
         run = place.run
         assert run is not None
-        place.heard = time.monotonic()
+        place.heard = self.clock()
         if kind == "step":
             return self.watch.on_step(run, content)
         if kind == "loss":
@@ -182,7 +182,7 @@ class _Pool:
 
     def _end_stalled(self) -> None:
         for place in self.places:
-            if place.run and time.monotonic() - place.heard > self.stalled_seconds:
+            if place.run and self.clock() - place.heard > self.stalled_seconds:
                 run = self._kill(place)
                 message = f"no step in {self.stalled_seconds:g} seconds"
                 self._record(run, RunResult(run.key, "failed", message=message))

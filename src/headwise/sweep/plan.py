@@ -157,8 +157,10 @@ def _slurm_shard() -> tuple[int, int]:
     """From the variables of a Slurm array: an index that is not in the array would be a wrong part, and silently."""
     names = ("ID", "COUNT", "MIN", "MAX")
     given = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
-    if not given["ID"] or not given["COUNT"]:
+    if not given["ID"]:
         return 0, 1
+    if not given["COUNT"]:
+        raise SpecError("a Slurm array says which task this is, but not of how many; give --shard i/n")
     try:
         index, count, first = (int(given[name] or 0) for name in ("ID", "COUNT", "MIN"))
         last = int(given["MAX"] or first + count - 1)

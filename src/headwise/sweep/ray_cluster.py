@@ -27,6 +27,7 @@ from typing import Any
 from headwise.spec import SpecError
 from headwise.sweep.plan import DEATHS, STALLED_SECONDS, ResultStore, Summary, SweepPlan, Watch, memory, record
 from headwise.sweep.sharing import Sharing
+from headwise.training.machine import Awake
 from headwise.training.run import Point, Run, RunResult
 
 NODE_DEATHS = 20  # nodes come and go; a run that outlives no node for so long has failed all the same
@@ -101,7 +102,8 @@ class _Driver:
         self.deaths: Counter[tuple[str, str]] = Counter()
         self.summary = Summary(planned=len(plan.todo) + len(plan.found), found=len(plan.found))
         self.stopping = 0
-        self.busy = time.monotonic()
+        self.clock = Awake()
+        self.busy = self.clock()
         self.settings = (*settings, _pin_up(ray))
         self.task: Any = ray.remote(max_retries=0)(_train)  # the driver knows better what to do about a death
 
@@ -164,8 +166,8 @@ class _Driver:
     def _check_places(self) -> None:
         """A run that fits on no node would wait forever; it gets the time that a new node may need."""
         if any(flight.step >= 0 for flight in self.flying.values()):
-            self.busy = time.monotonic()
-        elif time.monotonic() - self.busy > self.place_seconds:
+            self.busy = self.clock()
+        elif self.clock() - self.busy > self.place_seconds:
             nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
             for run in (flight.run for flight in self.flying.values()):
                 needs = _needs(run)
@@ -185,7 +187,7 @@ class _Driver:
             if step != flight.step:
                 if flight.step < 0:
                     self.watch.on_start(flight.run)
-                flight.step, flight.moved = step, time.monotonic()
+                flight.step, flight.moved = step, self.clock()
                 self.watch.on_step(flight.run, step)
             if points:
                 self.watch.on_points(flight.run, points)
@@ -227,7 +229,7 @@ class _Driver:
 
     def _end_stalled(self) -> None:
         for reference, flight in list(self.flying.items()):
-            if flight.step >= 0 and time.monotonic() - flight.moved > self.stalled_seconds:
+            if flight.step >= 0 and self.clock() - flight.moved > self.stalled_seconds:
                 self._drop(reference)
                 message = f"no step in {self.stalled_seconds:g} seconds"
                 self._record(flight.run, RunResult(flight.run.key, "failed", message=message))
@@ -394,7 +396,7 @@ def _connected(address: str) -> Iterator[None]:
 def _knock(address: str) -> None:
     """Fail early: where no cluster answers, Ray tries for minutes and prints many lines."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if colon and port.isdigit():
+    if colon and port.isdecimal() and len(port) < 6:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
         except (OSError, OverflowError) as error:

@@ -4,6 +4,8 @@ A tracker opens a log for a run; the log is given points of the run's curve as t
 run ends. All of it happens in the driver. The store stays the one home of results: a tracker is a copy for looking at.
 """
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,18 +29,33 @@ class Log(Protocol):
 
 
 Tracker = Callable[[Run], Log]
+Opener = Callable[[str, str, dict[str, Any]], Log]  # name, key and settings of what is logged
+
+
+def open_log(name: str, project: str, title: str, config: dict[str, Any]) -> Log:
+    """A log of something that is no run, such as a model's healing."""
+    key = hashlib.sha256(json.dumps([title, config], sort_keys=True).encode()).hexdigest()[:16]
+    return _with_package(OPENERS, name, project)(title, key, config)
+
+
+def _with_package(known: dict[str, Callable[[str], Any]], name: str, project: str) -> Any:
+    if name not in known:
+        raise SpecError(f"no tracker '{name}'; there are {', '.join(known)}")
+    try:
+        return known[name](project)
+    except ImportError:
+        raise SpecError(f"--track {name} needs its package: pip install 'headwise[track]'") from None
+
+
+def _of_runs(opener: Opener) -> Tracker:
+    return lambda run: opener(title(run), run.key, run.model_dump())
 
 
 def tracked(watching: Watching, name: str, project: str) -> Watching:
     """How runs are shown, and beside it the tracker of that name ('' for none)."""
     if not name:
         return watching
-    if name not in TRACKERS:
-        raise SpecError(f"no tracker '{name}'; there are {', '.join(TRACKERS)}")
-    try:
-        tracker = TRACKERS[name](project)
-    except ImportError:
-        raise SpecError(f"--track {name} needs its package: pip install 'headwise[track]'") from None
+    tracker: Tracker = _with_package(TRACKERS, name, project)
 
     @contextmanager
     def both(runs: list[Run], stage: str) -> Iterator[Watch]:
@@ -91,10 +108,10 @@ def title(run: Run) -> str:
 # ---- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
-def _tensorboard(project: str) -> Tracker:
+def _tensorboard(project: str) -> Opener:
     from torch.utils.tensorboard import SummaryWriter
 
-    return lambda run: _Events(SummaryWriter(f"runs/{project}/{title(run)}"))
+    return lambda name, key, config: _Events(SummaryWriter(f"runs/{project}/{name}"))
 
 
 class _Events:
@@ -113,12 +130,12 @@ class _Events:
 # ---- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
-def _wandb(project: str) -> Tracker:
+def _wandb(project: str) -> Opener:
     import wandb
 
-    def opened(run: Run) -> Log:
-        names = {"project": f"headwise-{project}", "id": run.key, "name": title(run), "resume": "allow"}
-        return _Session(wandb.init(**names, config=run.model_dump(), reinit="create_new"))  # several at once
+    def opened(name: str, key: str, config: dict[str, Any]) -> Log:
+        names = {"project": f"headwise-{project}", "id": key, "name": name, "resume": "allow"}
+        return _Session(wandb.init(**names, config=config, reinit="create_new"))  # several at once
 
     return opened
 
@@ -136,4 +153,8 @@ class _Session:
         self.session.finish(0 if result and result.status != "failed" else 1)
 
 
-TRACKERS: dict[str, Callable[[str], Tracker]] = {"tensorboard": _tensorboard, "wandb": _wandb}
+OPENERS: dict[str, Callable[[str], Opener]] = {"tensorboard": _tensorboard, "wandb": _wandb}
+TRACKERS: dict[str, Callable[[str], Tracker]] = {
+    name: lambda project, opener=opener: _of_runs(opener(project))  # type: ignore[misc]
+    for name, opener in OPENERS.items()
+}

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -84,7 +85,26 @@ def peak_memory(device: str) -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-# ---- processes by name ---------------------------------------------------------------------------------------------
+# ---- processes in time and by name -----------------------------------------------------------------------------------
+
+
+class Awake:
+    """A clock for patience: it goes on only while this process is there to look at it.
+
+    Where the process was stopped for an hour (Ctrl-Z, a machine that slept) between two looks, so were others, perhaps:
+    what was not heard in that hour is no sign that anything is wrong.
+    """
+
+    LONGEST = 10.0  # seconds between two looks that count
+
+    def __init__(self) -> None:
+        self.looked, self.seconds = time.monotonic(), 0.0
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        self.seconds += min(max(now - self.looked, 0.0), self.LONGEST)
+        self.looked = now
+        return self.seconds
 
 
 def process_name(pid: int) -> str:

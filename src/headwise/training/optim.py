@@ -1,7 +1,9 @@
 """Optimisers over flat memory: all parameters of a group in one tensor, all its gradients in another.
 
 One fused AdamW step over one tensor costs a fraction of a step over forty small ones; clearing, clipping and averaging
-gradients over devices become one operation each. Parameters stay what they were, as views of the flat tensor.
+gradients over devices become one operation each. Parameters stay what they were, as views of the flat tensor. A large
+parameter is a tensor of its own, whose gradient is where autograd made it: clearing and adding to a flat one would
+visit it three times more, and memory is what its step waits for.
 Matrices decay, vectors and scalars do not. Muon treats queries, keys, values and outputs apart, each as one matrix.
 """
 
@@ -17,14 +19,27 @@ from headwise.training.run import Recipe
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Muon's polynomial: steep at zero, near 1 on the rest
 NEWTON_SCHULZ_STEPS = 5
+LARGE = 2**18  # numbers of a parameter: a second cache holds no more
 
 
 @dataclass
 class _Group:
-    """Parameters that are stepped alike, with their flat values and gradients."""
+    """Parameters that are stepped alike, with their flat values and gradients; or a large one alone, without `flat`."""
 
     values: nn.Parameter
-    gradients: Tensor
+    flat: Tensor | None = None
+
+    @property
+    def gradients(self) -> Tensor:
+        if self.values.grad is None:  # of a parameter that the loss does not use
+            self.values.grad = torch.zeros_like(self.values)
+        return self.values.grad
+
+    def clear(self) -> None:
+        if self.flat is None:
+            self.values.grad = None
+        else:
+            self.flat.zero_()
 
 
 class FlatOptimizer:
@@ -35,13 +50,12 @@ class FlatOptimizer:
         matrices = muon_matrices(model) if recipe.optimizer == "muon" else {}
         rest = [p for p in model.parameters() if p not in matrices]
         decaying, others = [p for p in rest if p.dim() > 1], [p for p in rest if p.dim() < 2]
-        decays = [(part, decay) for part, decay in ((decaying, recipe.weight_decay), (others, 0.0)) if part]
-        self.groups = [_flatten(part) for part, _ in decays]
+        decays = [
+            (g, decay) for part, decay in ((decaying, recipe.weight_decay), (others, 0.0)) for g in _grouped(part)
+        ]
+        self.groups = [group for group, _ in decays]
         self.adamw = torch.optim.AdamW(
-            [
-                {"params": [group.values], "weight_decay": decay}
-                for group, (_, decay) in zip(self.groups, decays, strict=True)
-            ],
+            [{"params": [group.values], "weight_decay": decay} for group, decay in decays],
             lr=recipe.learning_rate,
             betas=recipe.betas,
             fused=True,
@@ -52,7 +66,7 @@ class FlatOptimizer:
 
     def zero_grad(self) -> None:
         for group in self.groups:
-            group.gradients.zero_()
+            group.clear()
 
     def gradients(self) -> list[Tensor]:
         return [group.gradients for group in self.groups]
@@ -144,6 +158,13 @@ def muon_matrices(model: nn.Module) -> dict[nn.Parameter, list[int]]:
         if block.attention.fused:
             sections[cast(nn.Parameter, block.attention.input.weight)] = list(block.attention.sections)
     return sections
+
+
+def _grouped(parameters: list[nn.Parameter]) -> list[_Group]:
+    """Small ones together, and each large one alone."""
+    small = [p for p in parameters if p.numel() < LARGE]
+    alone = [_Group(p) for p in parameters if p.numel() >= LARGE]
+    return [_flatten(small), *alone] if small else alone
 
 
 def _flatten(parameters: list[nn.Parameter]) -> _Group:

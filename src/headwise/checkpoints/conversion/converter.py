@@ -1,6 +1,10 @@
 """A loaded model that is to be converted: its heads, its text, and the ways in which budgets can be met."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,13 @@ from torch import Tensor
 from headwise.checkpoints import reader_of
 from headwise.checkpoints.conversion.allocation import Sensitivity, allocate, sensitivities
 from headwise.checkpoints.conversion.fitting import FittedLayer, convert_blind, convert_fitted
-from headwise.checkpoints.conversion.native import Target, new_model, read_target, rotary_part
+from headwise.checkpoints.conversion.hosted import with_code
+from headwise.checkpoints.conversion.importance import Importance, head_rows, head_scores
+from headwise.checkpoints.conversion.native import new_model
 from headwise.checkpoints.conversion.result import Tried
+from headwise.checkpoints.conversion.target import Target, needs_code, read_target, rotary_part
 from headwise.checkpoints.conversion.text import Blocks, block_losses, read_blocks
+from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import open_weights
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.on_text import load_model
@@ -36,7 +44,14 @@ def _sayable(model: Any, reader: Reader) -> bool:
 class Converter:
     """A loaded model, its heads, and the text."""
 
-    def __init__(self, source: str | Path, data: str | Path | None, watch: Layers, steps: int) -> None:
+    def __init__(
+        self,
+        source: str | Path,
+        data: str | Path | None,
+        watch: Layers,
+        steps: int,
+        unfinished: Unfinished | None = None,
+    ) -> None:
         self.folder = open_weights(source).path
         if not self.folder.is_dir():
             raise SpecError(f"'{source}' is a file: give the folder with its config.json and tokenizer")
@@ -54,6 +69,8 @@ class Converter:
         longest = int(self.model.config.max_position_embeddings)
         self.blocks: Blocks | None = None if data is None else read_blocks(self.tokenizer, data, longest)
         self.watch, self.steps = watch, steps
+        self.unfinished, self.ways = unfinished, count()
+        self.importance: list[Importance] = []
 
     @property
     def shape(self) -> AttentionShape:
@@ -64,21 +81,41 @@ class Converter:
         assert self.blocks is not None
         return self.blocks.training[1 :: max(len(self.blocks.training) // CHOICE, 1)][:CHOICE]
 
+    @cached_property
+    def scores(self) -> Tensor:
+        """(layers, heads): what each head is worth."""
+        scores = head_scores(self.model, self.choice, self.shape.heads)
+        self.importance += head_rows(scores)
+        return scores
+
     def described(self, target: Target) -> str:
         return str(ModelShape.of(list(target.shapes), [self.mlps[i] for i in target.layers]))
 
     def make(self, target: Target) -> tuple[Any, list[FittedLayer]]:
         with torch.no_grad():
-            made = new_model(self.model, target, self.heads[0])
+            made = with_code(self.model, target) if target.each else new_model(self.model, target)
         if self.blocks is None:
             convert_blind(self.model, made, self.reader, target)
             return made, []
-        fitted = convert_fitted(self.model, made, self.reader, target, self.blocks.calibration, self.steps, self.watch)
+        fitted = convert_fitted(
+            self.model,
+            made,
+            self.reader,
+            target,
+            self.blocks.calibration,
+            self.steps,
+            self.watch,
+            self.unfinished,
+            next(self.ways),
+            self.scores if target.attention.heads < self.shape.heads else None,
+        )
         return made, fitted
 
     def target(self, to: str) -> Target:
         shape, depth = read_target(to, self.shape, len(self.heads))
-        return Target(shape, self.kept(depth))
+        target = Target(shape, tuple(range(depth)))
+        needs_code(target, self.model.config, self.heads[0])  # refused before what stays is measured
+        return needs_code(replace(target, layers=self.kept(depth)), self.model.config, self.heads[0])
 
     def kept(self, depth: int) -> tuple[int, ...]:
         """The layers that stay: one after the other the one goes whose absence costs least."""
@@ -87,7 +124,7 @@ class Converter:
             return tuple(layers)
         if self.blocks is None:
             raise SpecError("which layers to drop is measured: give --data TEXT")
-        modules = self.model.base_model.layers
+        modules, base = self.model.base_model.layers, float(block_losses(self.model, self.choice).mean())
         try:
             while len(layers) > depth:
                 losses = {}
@@ -95,6 +132,8 @@ class Converter:
                     stay = [modules[i] for i in layers if i != one]
                     self.model.base_model.layers = torch.nn.ModuleList(stay)
                     losses[one] = float(block_losses(self.model, self.choice).mean())
+                if len(layers) == len(modules):
+                    self.importance += [Importance(one, None, loss / base - 1) for one, loss in losses.items()]
                 layers.remove(min(losses, key=lambda one: losses[one]))
         finally:
             self.model.base_model.layers = modules
@@ -123,19 +162,17 @@ class Converter:
         texts = [f"g{found[-1]}"] if found else []
         part = rotary_part(old.qk_rank)
         latent = int(share * old.cached_per_token) - part
-        if (
-            latent >= 2
-            and part < old.qk_rank
-            and self.model.config.model_type in ("llama", "mistral", "qwen2", "qwen3")
-        ):
+        if latent >= 2 and part < old.qk_rank:
             texts += [f"c{latent}-p{part}"]
         rank = int(share * old.qk_rank) // 2 * 2
-        if rank >= 2 and old.qk_rank % rank == 0:
+        if rank >= 2:
             texts += [f"r{rank}"]
         targets = []
         for text in texts if self.blocks is not None else texts[:1]:
-            shape, _ = read_target(text, old, len(self.heads))
-            targets.append(Target(shape, layers))
+            with suppress(SpecError):  # of some heads a part turns, which not every rank can share out
+                target = Target(read_target(text, old, len(self.heads))[0], layers)
+                if not needs_code(target, self.model.config, self.heads[0]).each:
+                    targets.append(target)
         if not targets:
             raise SpecError(
                 f"no shape that {self.model.config.model_type} can say keeps {share:.0%} of the cache or less"

@@ -6,13 +6,15 @@ latent. A quarter of the text is kept aside: where a fit does not help there, th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.conversion.native import Target, fill_attention
+from headwise.checkpoints.conversion.native import fill_attention
+from headwise.checkpoints.conversion.target import Target
+from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.reader import ProjectionReader
 from headwise.checkpoints.seen import Seen, Watch
 
@@ -43,8 +45,11 @@ def convert_fitted(
     blocks: Tensor,
     steps: int = STEPS,
     watch: Callable[..., Any] = iter,
+    unfinished: Unfinished | None = None,
+    way: int = 0,
+    scores: Tensor | None = None,
 ) -> list[FittedLayer]:
-    """From what layers compute on these blocks."""
+    """From what layers compute on these blocks; what an interrupted call had fitted, on this way, is taken over."""
     (hidden, given), (new_hidden, new_given) = _starts(model, blocks), _starts(made, blocks)
     layers = []
     old_layers = model.base_model.layers
@@ -54,10 +59,18 @@ def convert_fitted(
         if number not in where:
             continue
         layer, options = made.base_model.layers[where[number]], new_given[where[number]]
-        old = old_layers[number].self_attn
-        fill_attention(layer.self_attn, old, reader, number, target.shapes[where[number]], _seen(seen))
-        inputs, _, _ = _through(layer, new_hidden, options)
-        layers.append(_fit(number, layer.self_attn, inputs, outputs, options, steps))
+        part = f"way-{way}-layer-{number}"
+        if unfinished and (kept := unfinished.kept(part)):
+            layer.self_attn.load_state_dict(kept[0])
+            layers.append(FittedLayer(**kept[1]))
+        else:
+            old = old_layers[number].self_attn
+            worth = None if scores is None else scores[number]
+            fill_attention(layer.self_attn, old, reader, number, target.shapes[where[number]], _seen(seen), worth)
+            inputs, _, _ = _through(layer, new_hidden, options)
+            layers.append(_fit(number, layer.self_attn, inputs, outputs, options, steps))
+            if unfinished:
+                unfinished.keep(part, layer.self_attn.state_dict(), asdict(layers[-1]))
         _, _, new_hidden = _through(layer, new_hidden, options)
     return layers
 

@@ -2,10 +2,11 @@
 
 The loss is the divergence between the two models' predictions at every token, so the original is the teacher, and how
 far the hidden states after each layer are from those of the layer it comes from. All weights are trained; the learning
-rate falls to 0 over the time that was given. What there is is saved as it goes on: the same command continues where it
-stopped.
+rate falls to 0 over the time that was given. What there is is saved as it goes on, and at the end, until the model is
+written: the same command continues where it stopped.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.comparison.question import read_budget
+from headwise.sweep.tracking import Log
+from headwise.training import resume
+from headwise.training.run import RunResult
+
 RATE, WARM_UP, BATCH = 1e-3, 20, 16
 SAVE_SECONDS = 60.0
-STATE = "healing.pt"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much to heal: by the clock, or so many steps, which is the same on every machine."""
+
+    seconds: float | None = None
+    steps: int | None = None
+
+    @classmethod
+    def read(cls, asked: "float | str | Amount") -> "Amount":
+        """Seconds, '30m' or '300 steps'."""
+        if isinstance(asked, Amount):
+            return asked
+        if isinstance(asked, str) and (found := re.fullmatch(r"(\d+) ?steps?", asked.strip())):
+            return cls(steps=int(found[1]))
+        seconds = read_budget(asked) if isinstance(asked, str) else float(asked)
+        return cls(seconds=seconds)
+
+    def share(self, steps: int, seconds: float) -> float:
+        """How much of it is done."""
+        done, whole = (steps, self.steps) if self.steps is not None else (seconds, self.seconds)
+        return min(done / whole, 1.0) if whole else 1.0
 
 
 @dataclass(frozen=True)
@@ -34,43 +62,48 @@ def heal(
     teacher: Any,
     model: Any,
     blocks: Tensor,
-    seconds: float,
-    folder: Path,
+    amount: Amount,
+    state: Path,
     progress: Callable[[float, float], None] | None = None,
-    steps: int | None = None,
     layers: Sequence[int] | None = None,
+    log: Log | None = None,
 ) -> Healed:
-    """Train `model` in place for so many seconds of work (or so many steps), those before an interruption included.
+    """Train `model` in place for so long, what the file `state` has included.
 
-    `layers` are those of the teacher that the model's come from; all of them where it has as many.
+    `layers` are those of the teacher that the model's come from; all of them where it has as many. `log` is shown the
+    loss and the learning rate of every step.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
-    done, spent = _resume(model, optimizer, folder / STATE)
+    done, spent = _resume(model, optimizer, state)
     model.train()
     saved = started = time.monotonic()
-    begun = spent
+    begun, result = spent, None
     try:
-        while spent < seconds if steps is None else done < steps:
-            share = spent / seconds if steps is None else done / steps
+        while (share := amount.share(done, spent)) < 1:
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (done + 1) / WARM_UP) * (1 - share)
-            _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
+            loss = _step(teacher, model, optimizer, blocks[_rows(done, len(blocks))], layers)
             done, spent = done + 1, begun + time.monotonic() - started
+            if log is not None:
+                rate = optimizer.param_groups[0]["lr"]
+                log.add([(done, "healing loss", loss), (done, "learning rate", rate)])
             if time.monotonic() - saved > SAVE_SECONDS:
-                _save(model, optimizer, done, spent, folder / STATE)
+                _save(model, optimizer, done, spent, state)
                 saved = time.monotonic()
             if progress is not None:
-                progress(min(spent, seconds), seconds)
-    except KeyboardInterrupt:
-        _save(model, optimizer, done, spent, folder / STATE)
-        raise
+                progress(100 * amount.share(done, spent), 100)
+        result = RunResult("", "done", {"steps": float(done), "seconds": spent})
+    finally:  # done, or interrupted
+        _save(model, optimizer, done, spent, state)
+        if log is not None:
+            log.close(result)
     model.eval()
     return Healed(done, spent, done * min(BATCH, len(blocks)) * blocks.shape[1])
 
 
 def _step(
     teacher: Any, model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, layers: Sequence[int] | None = None
-) -> None:
+) -> float:
     with torch.no_grad():
         expected = teacher(tokens, use_cache=False, output_hidden_states=True)
     output = model(tokens, use_cache=False, output_hidden_states=True)
@@ -83,6 +116,7 @@ def _step(
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    return float(loss.detach())
 
 
 def _gap(actual: Tensor, expected: Tensor) -> Tensor:
@@ -96,16 +130,25 @@ def _rows(step: int, count: int) -> Tensor:
 
 
 def _save(model: Any, optimizer: torch.optim.Optimizer, steps: int, seconds: float, file: Path) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps, "seconds": seconds}
-    new = file.with_suffix(".new")
-    torch.save(state, new)
-    new.replace(file)
+    tensors = {f"model.{name}": one for name, one in model.named_parameters()}
+    for number, kept in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": one for name, one in kept.items()}
+    resume.write(file, tensors, {"steps": steps, "seconds": seconds})
 
 
 def _resume(model: Any, optimizer: torch.optim.Optimizer, file: Path) -> tuple[int, float]:
-    if not file.exists():
+    resume.remove_abandoned(file)
+    contents = resume.read(file)
+    if contents is None:
         return 0, 0.0
-    state = torch.load(file, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["steps"], state["seconds"]
+    tensors, facts = contents
+    state: dict[int, dict[str, Tensor]] = {}
+    for name in tensors:
+        if name.startswith("optimizer."):
+            _, number, part = name.split(".")
+            state.setdefault(int(number), {})[part] = tensors[name]
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+    return facts["steps"], facts["seconds"]

@@ -39,6 +39,9 @@ class LatentHeads:
     value_up: Tensor  # (H, V, C)
     output: Tensor  # (H, W, V)
     size: float  # of the latent's entries, in the root mean square
+    query_bias: Tensor | None = None  # (H, R)
+    rope_bias: Tensor | None = None  # (P)
+    down_bias: Tensor | None = None  # (C)
 
 
 # ---- which heads belong together -----------------------------------------------------------------------------------
@@ -268,8 +271,9 @@ def _merged_values(
 
 def to_latent(heads: AttentionHeads, latent: int, rotated: int, seen: Seen | None) -> LatentHeads:
     """Heads that read a latent of this width, and a rotary key of this many rows that all share."""
-    half, kept, groups = heads.rotated // 2, rotated // 2, len(heads.key)
-    pairs = torch.linspace(0, half, kept + 1).round().long()[:-1]  # frequencies θ^(-2i/P) of the smaller part
+    if heads.query_bias is not None:
+        return _biased_latent(heads, latent, rotated, seen)
+    half, groups, pairs = heads.rotated // 2, len(heads.key), latent_pairs(heads.rotated, rotated)
     rest = torch.tensor([i for i in range(half) if i not in set(pairs.tolist())], dtype=torch.long)
     measured = weighted(heads, seen)
     turned, rope_key, _, _ = _merged_keys(
@@ -299,19 +303,58 @@ def to_latent(heads: AttentionHeads, latent: int, rotated: int, seen: Seen | Non
     key_left, value_left = left.split([len(block) for block in blocks])
     key_left, value_left = (part.unflatten(0, (groups, -1)) for part in (key_left / sizes[0], value_left / sizes[1]))
     down = (key_left.mT @ key_root @ key).sum(0) + (value_left.mT @ value_root @ value).sum(0)
-    key_up = torch.linalg.pinv(key_root, rtol=1e-8) @ (key_left * sizes[0] ** 2)
-    value_up = torch.linalg.pinv(value_root, rtol=1e-8) @ (value_left * sizes[1] ** 2)
+    query, key_size = _without(key_root, query, groups)
+    output, value_size = _without(value_root, heads.output.double().mT, groups)
     second = torch.eye(heads.query.shape[2], dtype=torch.float64) if seen is None else seen.second
     size = float((down @ second * down).sum(1).mean().clamp(min=1e-24).sqrt())
     return LatentHeads(
         query=torch.cat([turned, query], dim=1),
         rope_key=rope_key[0],
         down=down,
-        key_up=heads.each_head(key_up),
-        value_up=heads.each_head(value_up),
-        output=heads.output.double(),
+        key_up=heads.each_head(key_left * sizes[0] ** 2 / key_size),
+        value_up=heads.each_head(value_left * sizes[1] ** 2 / value_size),
+        output=output.mT,
         size=size,
     )
+
+
+def latent_pairs(old: int, rotated: int) -> Tensor:
+    """Of the pairs of a head those that still turn: the frequencies θ^(-2i/P) of the smaller part."""
+    return torch.linspace(0, old // 2, rotated // 2 + 1).round().long()[:-1]
+
+
+def _biased_latent(heads: AttentionHeads, latent: int, rotated: int, seen: Seen | None) -> LatentHeads:
+    """A bias is what a further entry of every token, a constant 1, is multiplied by."""
+    rows = [
+        torch.cat([weight, (weight.new_zeros(weight.shape[:2]) if bias is None else bias)[..., None]], dim=2)
+        for weight, bias in (
+            (heads.query, heads.query_bias),
+            (heads.key, heads.key_bias),
+            (heads.value, heads.value_bias),
+        )
+    ]
+    whole = replace(heads, query=rows[0], key=rows[1], value=rows[2], query_bias=None, key_bias=None, value_bias=None)
+    if seen is not None:
+        mean = torch.cat([seen.mean, seen.mean.new_ones(1)])
+        second = torch.nn.functional.pad(seen.second, (0, 1, 0, 1))
+        second[-1], second[:, -1] = mean, mean
+        seen = replace(seen, mean=mean, second=second)
+    new = to_latent(whole, latent, rotated, seen)
+    three = (new.query, new.rope_key, new.down)
+    query, rope_key, down = (one[..., :-1] for one in three)
+    biases = dict(zip(("query_bias", "rope_bias", "down_bias"), (one[..., -1] for one in three), strict=True))
+    return replace(new, query=query, rope_key=rope_key, down=down, **biases)
+
+
+def _without(roots: Tensor, rows: Tensor, groups: int) -> tuple[Tensor, float]:
+    """Rows (H, n, W) with the roots (G, n, n) taken out of them, as large as before, and by what they were multiplied.
+
+    What reads a latent is then of one size in every direction. Left to the expansion, directions that are hardly read
+    would give it entries so large that no training step fits them and the others.
+    """
+    even = (torch.linalg.pinv(roots, rtol=1e-8)[:, None] @ rows.unflatten(0, (groups, -1))).flatten(0, 1)
+    size = float(rows.norm() / even.norm().clamp(min=1e-24))
+    return even * size, size
 
 
 def _mean_cosines(heads: AttentionHeads, pairs: Tensor) -> Tensor:

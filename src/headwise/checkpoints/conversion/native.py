@@ -5,118 +5,27 @@ without experts, which has an RMS norm on the latent, one rotary key for all hea
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.checkpoints.conversion.merging import choose_groups, even_pairs_of, merge, to_latent
+from headwise.checkpoints.conversion.merging import LatentHeads, choose_groups, even_pairs_of, merge, to_latent
+from headwise.checkpoints.conversion.target import Target
 from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.reader import ProjectionReader
 from headwise.checkpoints.seen import Seen
-from headwise.checkpoints.swap.carry import Carried
-from headwise.checkpoints.swap.hugging_face import places
 from headwise.checkpoints.swap.layer import fill_layer
-from headwise.checkpoints.swap.saved import remember
 from headwise.shape import AttentionShape
 from headwise.spec import SpecError
-
-_LETTERS = {
-    "h": "heads",
-    "r": "qk_rank",
-    "v": "v_rank",
-    "g": "kv_heads",
-    "c": "kv_latent",
-    "p": "rope_rank",
-    "l": "depth",
-}
-
-
-@dataclass(frozen=True)
-class Target:
-    """The attention that every layer shall have, and which layers stay; or what each of them shall have."""
-
-    attention: AttentionShape
-    layers: tuple[int, ...]
-    each: tuple[AttentionShape, ...] = ()
-
-    @property
-    def shapes(self) -> tuple[AttentionShape, ...]:
-        return self.each or (self.attention,) * len(self.layers)
-
-    @property
-    def cached(self) -> int:
-        """Numbers of the cache for one token."""
-        return sum(shape.cached_per_token for shape in self.shapes)
-
-
-def read_target(text: str, old: AttentionShape, depth: int) -> tuple[AttentionShape, int]:
-    """'g2', 'c256-p32', 'r16', 'h4', 'L6' or several of them: what is not said stays. And how many layers."""
-    wanted: dict[str, int] = {}
-    for part in text.split("-"):
-        name = _LETTERS.get(part[:1].lower())
-        if name is None or not part[1:].isdigit() or int(part[1:]) < 1:
-            raise SpecError(
-                f"--to '{text}': '{part}' is none of g2 (key/value heads), h4 (heads), r16 (rank of heads), c256-p32 "
-                "(a latent and its rotary part), L6 (layers), or several of them with -"
-            )
-        wanted[name] = int(part[1:])
-    layers = wanted.pop("depth", depth)
-    if layers > depth:
-        raise SpecError(f"--to '{text}' has {layers} layers, but the model has {depth}: fewer or as many")
-    return _checked(text, wanted, old), layers
-
-
-def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> AttentionShape:
-    sizes = {"width": old.width, "heads": old.heads, "qk_rank": old.qk_rank, "v_rank": old.v_rank}
-    if "rope_rank" in wanted and "kv_latent" not in wanted:
-        raise SpecError(f"--to '{text}': p is the rotary part beside a latent; give c too")
-    if "kv_latent" in wanted:
-        if len(wanted.keys() - {"kv_latent", "rope_rank"}):
-            raise SpecError(
-                f"--to '{text}': a latent is fitted to the heads as they are; give c and p alone, or with L"
-            )
-        part = wanted.get("rope_rank") or rotary_part(old.qk_rank)
-        if part % 2 or part >= old.qk_rank:
-            raise SpecError(f"--to '{text}': p must be even and below the rank of a head, {old.qk_rank}")
-        return AttentionShape(**sizes, kv_latent=wanted["kv_latent"], rope_rank=part)
-    if wanted.get("v_rank", wanted.get("qk_rank")) != wanted.get("qk_rank"):
-        raise SpecError(
-            f"--to '{text}': no family's configuration can say values of another rank than queries: give r alone"
-        )
-    rank = wanted.get("qk_rank", old.qk_rank)
-    heads = wanted.get("heads", old.heads)
-    each = old.group
-    kv_heads = wanted.get("kv_heads") or (old.kv_heads if heads % old.kv_heads == 0 else heads // each)
-    if heads > old.heads or kv_heads > old.kv_heads or rank > old.qk_rank or rank % 2 or not kv_heads:
-        raise SpecError(f"--to '{text}' is larger than {old} or has an odd rank: conversion makes models smaller")
-    if heads != old.heads and kv_heads not in (old.kv_heads, heads // each):
-        raise SpecError(f"--to '{text}': change heads and key/value heads one after the other")
-    if heads == old.heads and old.kv_heads % kv_heads:
-        raise SpecError(f"--to '{text}': {old.kv_heads} key/value heads cannot be joined in {kv_heads} equal groups")
-    sizes |= {"heads": heads, "qk_rank": rank, "v_rank": rank, "kv_heads": kv_heads}
-    if old.rope_rank == old.qk_rank:
-        return AttentionShape(**sizes)
-    turning = old.rope_rank * rank // old.qk_rank  # the configuration says which share of a head turns
-    if turning % 2 or turning * old.qk_rank != old.rope_rank * rank:
-        raise SpecError(f"--to '{text}': {old.rope_rank} of {old.qk_rank} dimensions turn, of {rank} no even number")
-    return AttentionShape(**sizes, rope_rank=turning)
-
-
-def rotary_part(rank: int) -> int:
-    """Half of a head, the largest even part of it: what a shape's p is where it is not said."""
-    return max(2, rank // 4 * 2)
-
 
 # ---- configurations ------------------------------------------------------------------------------------------------
 
 
-def new_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
+def new_model(model: Any, target: Target) -> Any:
     """The model of the target's sizes with everything but attention taken over."""
-    if target.each:
-        return with_code(model, target)
-    made = _latent_model(model, target, heads) if target.attention.kv_latent else _same_family(model, target)
+    made = _latent_model(model, target) if target.attention.kv_latent else _same_family(model, target)
     state, old = made.state_dict(), model.state_dict()
     for name, tensor in state.items():
         source = _old_name(name, target.layers)
@@ -138,11 +47,21 @@ def _same_family(model: Any, target: Target) -> Any:
     config.num_attention_heads, config.num_key_value_heads = shape.heads, shape.kv_heads
     config.head_dim = shape.qk_rank
     _keep_layers(config, target.layers)
+    _check_sayable(config, type(model).__name__)
     made = type(model)(config)
     for layer in made.base_model.layers:
         if layer.self_attn.head_dim != shape.qk_rank:
             raise SpecError(f"the configuration of {type(model).__name__} cannot say heads of rank {shape.qk_rank}")
     return made
+
+
+def _check_sayable(config: Any, name: str) -> None:
+    """Configurations check themselves, but only as they are written: with an error of a library of their own."""
+    try:
+        config.validate()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SpecError(f"the configuration of {name} cannot say that shape ({reason})") from None
 
 
 def _keep_layers(config: Any, layers: tuple[int, ...]) -> None:
@@ -152,16 +71,10 @@ def _keep_layers(config: Any, layers: tuple[int, ...]) -> None:
         config.layer_types = [kinds[i] for i in layers]
 
 
-def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
+def _latent_model(model: Any, target: Target) -> Any:
     import transformers
 
     old, shape = model.config, target.attention
-    if old.model_type not in ("llama", "mistral", "qwen2", "qwen3"):
-        raise SpecError(f"a latent is written as a DeepSeek-V3, which cannot say what else a {old.model_type} does")
-    if any(one is not None for one in (heads.query_bias, heads.output_bias)):
-        raise SpecError("a latent is written as a DeepSeek-V3, whose queries have no biases, and this model's do")
-    if getattr(old, "sliding_window", None) and old.sliding_window < old.max_position_embeddings:
-        raise SpecError("a latent is written as a DeepSeek-V3, which has no sliding windows, and this model does")
     same: tuple[str, ...] = (
         "vocab_size",
         "hidden_size",
@@ -201,18 +114,27 @@ def _latent_model(model: Any, target: Target, heads: AttentionHeads) -> Any:
 
 @torch.no_grad()
 def fill_attention(
-    attention: Any, old: Any, reader: ProjectionReader, number: int, shape: AttentionShape, seen: Seen | None
+    attention: Any,
+    old: Any,
+    reader: ProjectionReader,
+    number: int,
+    shape: AttentionShape,
+    seen: Seen | None,
+    scores: Tensor | None = None,
 ) -> None:
     """Give a layer's new attention the old heads in its sizes; `old` is the module they come from."""
     heads = reader.heads(number)
     if shape.kv_latent:
         if heads.rotated != heads.shape.qk_rank:
             raise SpecError("a latent is fitted to heads that turn as a whole, and in this model some do not")
-        return _fill_latent(attention, _without_norms(heads, seen), shape, seen)
+        new_heads = to_latent(_without_norms(heads, seen), shape.kv_latent, shape.rope_rank, seen)
+        if hasattr(attention, "headwise"):
+            return _fill_latent_layer(attention.headwise, new_heads, heads.output_bias)
+        return _fill_latent(attention, new_heads)
     if shape == heads.shape:
         attention.load_state_dict(old.state_dict())
         return None
-    new, pairs = smaller(heads, shape, seen)
+    new, pairs = smaller(heads, shape, seen, scores)
     if hasattr(attention, "headwise"):
         return fill_layer(attention.headwise, new)
     factor = old.scaling / attention.scaling
@@ -226,9 +148,11 @@ def fill_attention(
     return None
 
 
-def smaller(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> tuple[AttentionHeads, Tensor]:
-    """The heads in the sizes of the shape, and which pairs of rows still turn."""
-    kept = _strongest(_absorbed(heads), shape, seen)
+def smaller(
+    heads: AttentionHeads, shape: AttentionShape, seen: Seen | None, scores: Tensor | None = None
+) -> tuple[AttentionHeads, Tensor]:
+    """The heads in the sizes of the shape, and which pairs of rows still turn; of the heads those of largest score."""
+    kept = _strongest(_absorbed(heads), shape, scores)
     rank = heads.shape.qk_rank
     turning = heads.rotated * shape.qk_rank // rank
     if kept.normed and heads.rotated != rank:
@@ -273,27 +197,13 @@ def _fill_norms(
             weight.fill_(times * size(now) / max(size(was), 1e-24))
 
 
-def with_code(model: Any, target: Target) -> Any:
-    """The same model with attention of headwise in every layer that shall have another shape."""
-    made = copy.deepcopy(model)
-    found = places(made)
-    for place, shape in zip(found, target.each, strict=True):
-        if shape != place.heads.shape:
-            pairs = even_pairs_of(place.heads.rotated // 2, shape.rotated // 2).expand(shape.kv_heads, -1)
-            new, _ = smaller(place.heads, shape, None)
-            carried = Carried(new, pairs if place.heads.rotated else None, 1.0, new.value)
-            place.put(place.build(shape, carried), carried)
-    remember(made)
-    return made.eval()
-
-
-def _strongest(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> AttentionHeads:
-    """Fewer heads: those whose values and outputs carry most, as many of every group, or whole groups."""
+def _strongest(heads: AttentionHeads, shape: AttentionShape, scores: Tensor | None) -> AttentionHeads:
+    """Fewer heads, as many of every group or whole groups: the best by their scores (H), without them by weights."""
     if shape.heads == heads.shape.heads:
         return heads
-    second = torch.eye(heads.shape.width, dtype=torch.float64) if seen is None else seen.second
-    carried = heads.output.double() @ heads.each_head(heads.value.double())
-    scores = ((carried @ second) * carried).sum((1, 2)).unflatten(0, (len(heads.key), -1))  # (G, H/G)
+    if scores is None:
+        scores = (heads.output.double() @ heads.each_head(heads.value.double())).square().sum((1, 2))
+    scores = scores.unflatten(0, (len(heads.key), -1))  # (G, H/G)
     if shape.kv_heads == len(heads.key):
         each = scores.topk(shape.group, dim=1).indices.sort(1).values
         groups = torch.arange(len(heads.key))
@@ -328,10 +238,23 @@ def _without_norms(heads: AttentionHeads, seen: Seen | None) -> AttentionHeads:
     )
 
 
-def _fill_latent(attention: Any, heads: AttentionHeads, shape: AttentionShape, seen: Seen | None) -> None:
-    new = to_latent(heads, shape.kv_latent, shape.rope_rank, seen)
-    attention.q_proj.weight.copy_(new.query.roll(-shape.rope_rank, dims=1).flatten(0, 1))
+def _fill_latent(attention: Any, new: LatentHeads) -> None:
+    rotated = len(new.rope_key)
+    attention.q_proj.weight.copy_(new.query.roll(-rotated, dims=1).flatten(0, 1))
     attention.kv_a_proj_with_mqa.weight.copy_(torch.cat([new.down / new.size, new.rope_key]))
     attention.kv_a_layernorm.weight.fill_(1.0)
     attention.kv_b_proj.weight.copy_(torch.cat([new.key_up, new.value_up], dim=1).flatten(0, 1) * new.size)
     attention.o_proj.weight.copy_(new.output.movedim(0, 1).flatten(1))
+
+
+@torch.no_grad()
+def _fill_latent_layer(layer: Any, new: LatentHeads, output_bias: Tensor | None) -> None:
+    """The same for headwise's own layer: what turns comes first there, and there may be biases."""
+    layer.input.weight.copy_(torch.cat([new.query.flatten(0, 1), new.down / new.size, new.rope_key]))
+    if new.query_bias is not None and new.down_bias is not None and new.rope_bias is not None:
+        layer.input.bias.copy_(torch.cat([new.query_bias.flatten(), new.down_bias / new.size, new.rope_bias]))
+    layer.kv_latent_norm.weight.fill_(1.0)
+    layer.kv_up.weight.copy_(torch.cat([new.key_up, new.value_up], dim=1).flatten(0, 1) * new.size)
+    layer.output.weight.copy_(new.output.movedim(0, 1).flatten(1))
+    if output_bias is not None:
+        layer.output.bias.copy_(output_bias)

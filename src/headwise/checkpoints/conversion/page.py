@@ -54,18 +54,29 @@ def layer_charts(conversions: tuple[Conversion, ...]) -> Any:
         for one in conversions
         for found in one.sensitivity
     ]
-    maps = [(fitted, "error of attention's outputs"), (needs, "error of the last states, one layer joined alone")]
-    return alt.vconcat(*(_heat(rows, title) for rows, title in maps if rows)).resolve_scale(color="independent")
+    worth = [
+        {"row": f"{one.after}, head {found.head}", "layer": found.layer, "error": found.score}
+        for one in conversions
+        for found in one.importance
+        if found.head is not None
+    ]
+    gap = "|new - old|² / |old|²"
+    maps = [
+        (fitted, "error of attention's outputs", gap),
+        (needs, "error of the last states, one layer joined alone", gap),
+        (worth, "what heads are worth", "share of the layer"),
+    ]
+    return alt.vconcat(*(_heat(*one) for one in maps if one[0])).resolve_scale(color="independent")
 
 
-def _heat(rows: list[dict[str, Any]], title: str) -> Any:
+def _heat(rows: list[dict[str, Any]], title: str, scale: str) -> Any:
     return (
         alt.Chart(alt.Data(values=rows))
         .mark_rect()
         .encode(
             x=alt.X("layer:O", title="layer"),
             y=alt.Y("row:N", title=None, sort=None),
-            color=alt.Color("error:Q", title="|new - old|² / |old|²"),
+            color=alt.Color("error:Q", title=scale),
             tooltip=["row:N", "layer:O", alt.Tooltip("error:Q", format=".2%")],
         )
         .properties(title=title, width=480)

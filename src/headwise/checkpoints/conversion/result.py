@@ -7,8 +7,9 @@ from typing import Any
 from headwise.checkpoints.conversion.allocation import Sensitivity
 from headwise.checkpoints.conversion.fitting import FittedLayer
 from headwise.checkpoints.conversion.healing import Healed
+from headwise.checkpoints.conversion.importance import Importance
 from headwise.checkpoints.conversion.text import Change
-from headwise.checkpoints.swap.saved import PREFIX
+from headwise.checkpoints.swap.saved import PREFIX, auto_classes
 from headwise.shown import Shown
 
 
@@ -45,6 +46,7 @@ class Conversion(Shown):
     dropped: tuple[int, ...] = ()
     tried: tuple[Tried, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()  # with --per-layer
+    importance: tuple[Importance, ...] = ()  # where heads or layers go
 
     @property
     def loading(self) -> str:
@@ -52,12 +54,13 @@ class Conversion(Shown):
         if not self.architecture.startswith(PREFIX):
             return f"{self.architecture}.from_pretrained('{self.out}')"
         return (
-            f"AutoModelForCausalLM.from_pretrained('{self.out}', trust_remote_code=True), whose code imports headwise,"
+            f"{auto_classes(self.architecture)[0]}.from_pretrained('{self.out}', trust_remote_code=True), whose code "
+            "imports headwise,"
         )
 
     @property
     def kv(self) -> float:
-        return self.kv_bytes_after / self.kv_bytes_before
+        return self.kv_bytes_after / self.kv_bytes_before if self.kv_bytes_before else 1.0
 
     @property
     def final(self) -> Change | None:
@@ -65,6 +68,17 @@ class Conversion(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"out": str(self.out), "kv": self.kv}
+
+    @classmethod
+    def read(cls, facts: dict[str, Any]) -> "Conversion":
+        """What `as_dict` gave, as it comes back from JSON."""
+        kinds = {"converted": Change, "healed": Change, "healing": Healed}
+        parts = {"layers": FittedLayer, "tried": Tried, "sensitivity": Sensitivity}
+        parts |= {"importance": Importance}
+        read = {name: value for name, value in facts.items() if name != "kv"} | {"out": Path(facts["out"])}
+        read |= {name: kind(**facts[name]) for name, kind in kinds.items() if facts[name] is not None}
+        read |= {name: tuple(kind(**one) for one in facts[name]) for name, kind in parts.items()}
+        return cls(**read | {"dropped": tuple(facts["dropped"])})
 
     def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [
@@ -77,7 +91,8 @@ class Conversion(Shown):
 
     @property
     def headline(self) -> str:
-        text = f"{self.before} to {self.after}: {self.kv:.0%} of the KV cache"
+        text = f"{self.before} to {self.after}"
+        text += f": {self.kv:.0%} of the KV cache" if self.kv_bytes_before else ""
         if self.final is not None:
             text += f", loss {self.final.change:+.2%} [{self.final.low:+.2%}, {self.final.high:+.2%}]"
         return f"{text}; {self.loading} loads it"

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.checkpoints.reader import Projection, Projections, SeparateReader, joined_rows, tensors_named
-from headwise.checkpoints.rotary import rope_frequencies
+from headwise.checkpoints.rotary import rope_frequencies, rope_parameters
 from headwise.known import Known
 from headwise.layers.attention import Attention
 from headwise.models.blocks import make_attention
@@ -74,7 +74,13 @@ class HeadwiseReader(SeparateReader):
         rotated = self.shape.layers[number].rotated
         if self.options.positions != "rotary" or not rotated:
             return None
-        return rope_frequencies({"rope_theta": self.options.rope_base}, rotated)
+        return rope_frequencies(
+            {"rope_theta": self.options.rope_base, **rope_parameters(self.options.scaling)}, rotated
+        )
+
+    def scale(self, rank: int) -> float:
+        scaling = self.options.scaling
+        return super().scale(rank) * (1.0 if scaling is None else scaling.growth**2)
 
     def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
         if self.options.qk_norm == "none":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.checkpoints.files import Weights
 from headwise.checkpoints.reader import SeparateReader, activation_of, known_of, stated
-from headwise.checkpoints.rotary import attention_factor, layer_kind, rope_frequencies, settings
+from headwise.checkpoints.rotary import attention_factor, layer_kind, rope_frequencies, rope_scaling, settings
 from headwise.known import Experts, Known
 from headwise.options import preset
 from headwise.shape import AttentionShape
@@ -48,7 +48,8 @@ class LlamaReader(SeparateReader):
         sizes |= {"qk_rank": config["head_dim"]} if config.get("head_dim") else {}
         layer, depth = AttentionShape(**sizes), stated(config, "num_hidden_layers")
         normed: Any = "rms" if kind in ("qwen3", "qwen3_moe", "gemma3", "gemma3_text") else "none"
-        base = float(settings(config, "full_attention").get("rope_theta", 10_000.0))
+        rope = settings(config, "full_attention")
+        base, scaling = float(rope.get("rope_theta", 10_000.0)), rope_scaling(rope)
         attention, in_mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
         if attention != in_mlp:  # biases of attention without those of the MLP, or the other way round
             return None
@@ -65,6 +66,9 @@ class LlamaReader(SeparateReader):
             rope_base=base,
             tied=bool(config.get("tie_word_embeddings", kind in _GEMMA)),
             softcap=float(config.get("final_logit_softcapping") or 0.0),
+            rope_scaling=str(scaling or ""),
+            attention_softcap=float(config.get("attn_logit_softcapping") or 0.0),
+            embedding_scale=sizes["width"] ** 0.5 if kind in _GEMMA else 1.0,
         )
         mlp, windows = stated(config, "intermediate_size"), _windows(config, depth)
         if kind != "mixtral" and not kind.endswith("_moe"):

@@ -158,12 +158,15 @@ class TableReader(SeparateReader):
 
     def norms(self, layer: str, rank: int) -> tuple[Tensor, Tensor] | None:
         names = [f"{layer}self_attn.{which}_norm.weight" for which in "qk"]
+        if f"{layer}self_attn.q_layernorm.weight" in self.weights or (
+            names[0] in self.weights and self.family.startswith("cohere")
+        ):
+            raise SpecError(
+                f"'{layer}' passes queries and keys through a layer norm of each head (use_qk_norm or qk_layernorm), "
+                "which is not read"
+            )
         if names[0] not in self.weights:
             return None
-        if self.family.startswith("cohere"):
-            raise SpecError(
-                f"'{layer}' passes queries and keys through a layer norm of each head (use_qk_norm), which is not read"
-            )
         query, key = (self.weights[name].unflatten(0, (-1, rank)) for name in names)  # over all heads at once
         return query, key
 

@@ -87,7 +87,7 @@ def swap(model: nn.Module, choice: Choice, *, data: Callable[[], Any] | None = N
     wanted = [_wanted(choice, number, place.heads) for number, place in enumerate(attentions)]
     if data is not None and fresh:
         raise SpecError("data chooses what to keep of old weights, but fresh=True keeps none: leave one of them out")
-    seen = [None] * len(attentions) if data is None else _watch(attentions, data)
+    seen = [None] * len(attentions) if data is None else what_is_seen(attentions, data)
     pairs = [(place, shape, tokens) for place, shape, tokens in zip(attentions, wanted, seen, strict=True) if shape]
     left = _left(model, {place.name for place, _, _ in pairs})
     made = [_make(place, shape, tokens, fresh) for place, shape, tokens in pairs]  # all of them before any is put in
@@ -131,7 +131,15 @@ def _wanted(choice: Choice, number: int, old: AttentionHeads) -> AttentionShape 
         chosen = AttentionShape.parse(chosen)
     if chosen is not None and not isinstance(chosen, AttentionShape):
         raise SpecError(f"layer {number} shall have {chosen!r}: give an AttentionShape, its text, or None to leave it")
-    return chosen.rotary if chosen is not None and old.rotated else chosen
+    return chosen if chosen is None or not old.rotated else _turning(chosen, old)
+
+
+def _turning(chosen: AttentionShape, old: AttentionHeads) -> AttentionShape:
+    """Where nothing is said of it, as large a part of a head turns as before."""
+    rank = old.shape.qk_rank
+    if chosen.kv_latent or old.rotated == rank or chosen.rope_rank != chosen.qk_rank:
+        return chosen.rotary
+    return chosen.replace(rope_rank=chosen.qk_rank * old.rotated // rank // 2 * 2)
 
 
 def _make(
@@ -145,11 +153,11 @@ def _make(
         return lambda: place.put(layer, None), None
     carried = carry(place.heads, shape, seen)
     layer = place.build(shape, carried)
-    return lambda: place.put(layer, carried), _error(place, layer, carried, seen)
+    return lambda: place.put(layer, carried), measured_error(place, layer, carried, seen)
 
 
 @torch.no_grad()
-def _error(place: AttentionPlace, new: HostAttention, carried: Carried, seen: Seen | None) -> float:
+def measured_error(place: AttentionPlace, new: HostAttention, carried: Carried, seen: Seen | None) -> float:
     """Against what the model's own code computes, on tokens and on whatever else attention reads, none of it 0.
 
     In float32 at least: the error is the shape's, not that of rounding. The same shape must give the same outputs:
@@ -178,7 +186,7 @@ def _gap(measured: Tensor, expected: Tensor) -> float:
     return float((measured - expected).double().norm() / expected.double().norm().clamp(min=1e-300))
 
 
-def _watch(places: Sequence[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
+def what_is_seen(places: Sequence[AttentionPlace], data: Callable[[], Any]) -> list[Seen]:
     """Run the model and keep what every layer sees."""
     watches = [Watch(place.heads.shape.width, TOKENS) for place in places]
     hooks = [

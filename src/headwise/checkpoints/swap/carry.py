@@ -39,6 +39,8 @@ class Carried:
 def carry(heads: AttentionHeads, shape: AttentionShape, seen: Seen | None = None) -> Carried:
     """The heads in the sizes of `shape`; one sentence where they cannot be."""
     _check(heads.shape, shape)
+    if shape.kv_latent:
+        return _same_latent(heads, shape)
     heads = _repeated(heads, heads.shape.group // shape.group)
     old, turning = heads.shape, shape.rotated if heads.rotated else 0
     ranks = LayerRanks(
@@ -77,12 +79,24 @@ def _check(old: AttentionShape, new: AttentionShape) -> None:
         )
 
 
+def _same_latent(heads: AttentionHeads, shape: AttentionShape) -> Carried:
+    if shape != heads.shape:
+        raise SpecError(
+            f"{heads.shape} cannot become {shape} with the weights it has: beside a latent ranks stay; headwise "
+            "truncate cuts them, fresh=True starts with new weights"
+        )
+    pairs = torch.arange(heads.rotated // 2).expand(shape.kv_heads, -1)
+    values = torch.eye(shape.v_rank, dtype=torch.float64).expand(shape.kv_heads, -1, -1)
+    return Carried(heads, pairs, 1.0, values)
+
+
 def _repeated(heads: AttentionHeads, times: int) -> AttentionHeads:
     """As many copies of every key/value head."""
     if times == 1:
         return heads
     shared = ("key", "value", "key_bias", "value_bias", "frequencies")
     rows = {name: getattr(heads, name) for name in shared}
+    rows |= {"key_scale": heads.key_scale} if heads.normed_over_heads else {}
     more: dict[str, Any] = {n: None if one is None else one.repeat_interleave(times, 0) for n, one in rows.items()}
     return replace(heads, **more)
 
@@ -112,7 +126,7 @@ def _with_norms(heads: AttentionHeads, cut: Cut) -> AttentionHeads:
 
 
 def _follow(change: Tensor, scale: Tensor) -> Tensor:
-    return (change[0] @ scale.double()).to(scale.dtype)
+    return (scale.double() @ change[0].mT).to(scale.dtype)
 
 
 # ---- larger --------------------------------------------------------------------------------------------------------
@@ -156,7 +170,7 @@ def _spread(rows: Tensor, places: Tensor, size: int, into: Tensor | None = None)
 
 
 def _scales(scale: Tensor, places: Tensor, size: int) -> Tensor:
-    return scale.new_ones(size).index_copy(0, places, scale)
+    return scale.new_ones(*scale.shape[:-1], size).index_copy(-1, places, scale)
 
 
 def _more_pairs(pairs: Tensor, count: int, known: int) -> Tensor:

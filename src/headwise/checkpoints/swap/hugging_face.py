@@ -1,4 +1,4 @@
-"""transformers: BERT, GPT-2, Llama and their kin, ViT. Modules stay where they are; headwise does the work inside.
+"""transformers: the families of `FORMS`. Modules stay where they are; headwise does the work inside.
 
 Masks are transformers' own (`eager` and `sdpa`), rotary tables and caches too: a cache keeps what the new shape needs,
 whatever that is, so `generate` works as before. A causal model stays causal: a mask can only hide more.
@@ -16,56 +16,16 @@ from torch import Tensor, nn
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.rotary import layer_kind
 from headwise.checkpoints.swap.carry import Carried
+from headwise.checkpoints.swap.forms import FORMS, SERVED, Form, distance_bias, result, table_of
+from headwise.checkpoints.swap.latent import fill_latent
 from headwise.checkpoints.swap.layer import AttentionPlace, HostAttention, InMemory, by_name, factory_of
 from headwise.layers.cache import KVCache
+from headwise.shape import AttentionShape
 from headwise.spec import SpecError
 
-
-@dataclass(frozen=True)
-class Form:
-    """One way in which layers of a reader's family hold attention."""
-
-    families: tuple[str, ...]
-    place: str  # of the module in a layer
-    projections: tuple[str, ...]  # what the module projects with
-    classes: tuple[str, ...]  # known to have that form
-    outside: str = ""  # the output projection, where it stands outside the module: its place in the layer
-
-
-_FOUR = ("q_proj", "k_proj", "v_proj", "o_proj")
-_OUT = (*_FOUR[:3], "out_proj")
-_BERTS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra")
-_LLAMAS = (
-    *("Llama", "Mistral", "Qwen2", "Qwen3", "Granite", "SmolLM3", "Starcoder2", "Mixtral", "Qwen2Moe", "Qwen3Moe"),
-    *("Gemma", "Olmo"),
-)
-FORMS = (
-    Form(("llama", "olmo"), "self_attn", _FOUR, tuple(f"{name}Attention" for name in _LLAMAS)),
-    Form(("phi3",), "self_attn", ("qkv_proj", "o_proj"), ("Phi3Attention",)),
-    Form(("nanochat",), "self_attn", _FOUR, ("NanoChatAttention",)),
-    Form(("gpt2",), "attn", ("c_attn", "c_proj"), ("GPT2Attention",)),
-    Form(
-        ("bert",),
-        "attention.self",
-        ("query", "key", "value"),
-        tuple(f"{name}SelfAttention" for name in _BERTS),
-        outside="attention.output",
-    ),
-    Form(("bert",), "attention", ("q_lin", "k_lin", "v_lin", "out_lin"), ("DistilBertSelfAttention",)),
-    Form(("vit",), "attention", _FOUR, ("ViTAttention",)),
-    Form(
-        ("opt", "whisper", "clip", "clip_text_model", "clip_vision_model"),
-        "self_attn",
-        _OUT,
-        ("OPTAttention", "WhisperAttention", "CLIPAttention"),
-    ),
-    Form(("siglip", "siglip_text_model", "siglip_vision_model"), "self_attn", _OUT, ("SiglipAttention",)),
-    Form(("modernbert",), "attn", ("Wqkv", "Wo"), ("ModernBertAttention",)),
-)
-SERVED = "transformers' " + ", ".join(
-    name.removesuffix("SelfAttention").removesuffix("Attention") for form in FORMS for name in form.classes
-)
+__all__ = ["SERVED", "places"]
 IMPLEMENTATIONS = ("eager", "sdpa")
+_ROTARY = ("rotary_emb", "rope_embeddings")
 
 
 def places(model: nn.Module) -> Sequence[AttentionPlace]:
@@ -81,9 +41,10 @@ def places(model: nn.Module) -> Sequence[AttentionPlace]:
     if not forms:
         return []
     attentions: list[_HuggingFacePlace] = []
-    for number, layer in enumerate(reader.layers):
+    for layer in dict.fromkeys(reader.layers):  # ALBERT goes through one of them several times
+        number = reader.layers.index(layer)
         form, module = _form(model, layer, forms)
-        _check_masks(module.config)
+        _check_masks(getattr(module, "config", config))
         causal = getattr(module, "is_causal", False) or reader.is_causal(number)
         attentions.append(_place(model, layer, module, reader.heads(number), form, causal))
         attentions[-1].kind = layer_kind(reader.config, number)
@@ -110,7 +71,7 @@ def _check_masks(config: Any) -> None:
         )
 
 
-def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form, causal: bool) -> "_HuggingFacePlace":
+def _place(model: Any, layer: str, module: Any, heads: Any, form: Form, causal: bool) -> "_HuggingFacePlace":
     norm = getattr(module, "q_norm", None)
     names = ("attention_dropout", "attn_dropout", "dropout")
     dropout: Any = next(getattr(module, name) for name in names if hasattr(module, name))
@@ -124,11 +85,13 @@ def _place(model: nn.Module, layer: str, module: Any, heads: Any, form: Form, ca
         temperature=scaling * heads.shape.qk_rank**0.5,
         norm_eps=None if norm is None else getattr(norm, "variance_epsilon", getattr(norm, "eps", None)),
         plain_norm=norm is not None and not list(norm.parameters()),
-        latent_eps=getattr(module.config, "rms_norm_eps", 1e-6),
+        latent_eps=getattr(getattr(module, "kv_a_layernorm", model.config), "variance_epsilon", None)
+        or getattr(model.config, "rms_norm_eps", 1e-6),
         factory=factory_of(getattr(module, form.projections[0])),
         form=form,
         outside=model.get_submodule(layer + form.outside) if form.outside else None,
-        turns=next((one for name, one in model.named_modules() if name.endswith("rotary_emb")), None),
+        softcap=getattr(module, form.softcap) or 0.0 if form.softcap else 0.0,
+        turns=next((one for name, one in model.named_modules() if name.split(".")[-1] in _ROTARY), None),
     )
 
 
@@ -139,41 +102,71 @@ class _HuggingFacePlace(AttentionPlace):
     turns: Any = None  # the model's own rotary tables
     kind: str = ""  # of the layer, where tables differ
 
-    def table(self, x: Tensor) -> Tensor | None:
-        if self.turns is None or self.heads.frequencies is None:
-            return None
-        return torch.stack([part[..., : part.shape[-1] // 2] for part in self._turned(x)])
+    def build(self, shape: AttentionShape, carried: Carried | None) -> HostAttention:
+        if self.biased and shape.heads != self.heads.shape.heads:
+            raise SpecError(f"'{self.name}' has a bias of distance for each head: {self.heads.shape.heads} heads stay")
+        if carried is None or not self.heads.shape.kv_latent:
+            return super().build(shape, carried)
+        layer = super().build(shape, None)
+        fill_latent(layer, self.module)
+        return layer
 
-    def _turned(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def table(self, x: Tensor) -> Tensor | None:
+        turning = self.turns is not None and self.heads.frequencies is not None
+        return table_of(self.form, self._turned(x), x.shape[1]) if turning else None
+
+    def _turned(self, x: Tensor) -> Any:
+        if self.form.turns == "patches":
+            config = self.turns.config
+            patches = max(x.shape[1] - 1 - config.num_register_tokens, 1)
+            return self.turns(x.new_empty(1, 3, config.patch_size, patches * config.patch_size))
         kinds = {"layer_type": self.kind} if "layer_type" in by_name(self.turns, 0) else {}
-        cos, sin = self.turns(x, torch.arange(x.shape[1], device=x.device)[None], **kinds)
-        return cos, sin
+        return self.turns(x, torch.arange(x.shape[1], device=x.device)[None], **kinds)
+
+    def extras(self, x: Tensor) -> Tensor | None:
+        """Biases of distance."""
+        return torch.randn(1, self.heads.shape.heads, *(2 * x.shape[1:2])).to(x) if self.biased else None
+
+    @property
+    def biased(self) -> bool:
+        return "position_bias" in by_name(self.module, 0)
 
     def original(self, x: Tensor, extra: Tensor | None) -> Tensor:
         module = copy.deepcopy(self.module).to(x.dtype).eval()
         mask = None
         if self.causal:  # eager attention has no other way to know
             mask = x.new_full((x.shape[1], x.shape[1]), -torch.inf).triu(1)[None, None]
-        given: dict[str, Any] = {"attention_mask": mask}
+        given: dict[str, Any] = {"mask" if "mask" in by_name(module, 0) else "attention_mask": mask}
         given |= {} if self.turns is None else {"position_embeddings": self._turned(x)}
+        given |= {} if extra is None else {"position_bias": extra}
+        if self.form.gives == "sum":
+            return _before_sum(module, x, given)
         output: Tensor = module(x, **given)[0]
         return output if self.outside is None else copy.deepcopy(self.outside.dense).to(x.dtype)(output)
 
+    def swapped(self, layer: HostAttention, x: Tensor, extra: Tensor | None, carried: Carried | None) -> Tensor:
+        output: Tensor = layer(x, positions=self.table(x), pair_bias=extra)
+        return output
+
     def put(self, layer: HostAttention, carried: Carried | None) -> None:
         host = self.module
-        if layer.query_norm is not None and layer.shape.qk_rank == self.heads.shape.qk_rank and carried is not None:
-            layer.query_norm, layer.key_norm = host.q_norm, host.k_norm  # their rounding is the model's
+        old, new = self.heads.shape, layer.shape
+        same = new.qk_rank == old.qk_rank and (new.kv_heads == old.kv_heads or not layer.over_heads)
+        if layer.query_norm is not None and carried is not None and same:
+            layer.take_norms(host.q_norm, host.k_norm)  # their rounding is the model's
         install(host, self.form, self.outside, layer)
 
 
 def install(host: Any, form: Form, outside: Any, layer: HostAttention) -> None:
     """Let the layer do the work of a module, whose own projections go."""
-    for name in (*form.projections, *(name for name in ("q_norm", "k_norm") if hasattr(host, name))):
-        delattr(host, name)
+    for name in (*form.projections, "q_norm", "k_norm", "sinks"):
+        if hasattr(host, name):
+            delattr(host, name)
     if outside is not None:
         outside.dense = nn.Identity()
     host.headwise = layer.train(host.training)
-    host.forward = partial(_forward, host, by_name(host, 0))
+    host._is_hf_initialized = True  # the family would begin projections that are gone (GPT-2, T5)
+    host.forward = partial(_forward, host, form, by_name(host, 0))
 
 
 def form_of(name: str, module: nn.Module) -> tuple[Form, str]:
@@ -184,20 +177,35 @@ def form_of(name: str, module: nn.Module) -> tuple[Form, str]:
     raise SpecError(f"'{name}' is a {type(module).__name__}, which a swap does not know")
 
 
-def _forward(host: Any, names: tuple[str, ...], *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+def _before_sum(module: Any, x: Tensor, given: dict[str, Any]) -> Tensor:
+    """What attention gives, where the module adds its input and normalises."""
+    seen: list[Tensor] = []
+    module.dense.register_forward_hook(lambda _, args, output: seen.append(output))
+    module(x, **given)
+    return seen[0]
+
+
+def _forward(host: Any, form: Form, names: tuple[str, ...], *args: Any, **options: Any) -> tuple[Tensor | None, ...]:
     """What the module did, by the same arguments."""
     given = dict(zip(names, args, strict=False)) | options
-    past, table = given.get("past_key_values"), given.get("position_embeddings")
-    weighed = host.config._attn_implementation == "eager"
+    x, turned = given["hidden_states"], given.get("position_embeddings")
+    past = given.get("layer_past") if "layer_past" in names else given.get("past_key_values")
+    cache = None if past is None else HostCache(past, host.layer_idx)
+    mask = given.get("mask" if "mask" in names else "attention_mask")
+    keys = x.shape[1] + (cache.length if cache else 0) if mask is None else mask.shape[-1]
+    bias = distance_bias(host, given, keys)
+    eager = hasattr(host, "config") and host.config._attn_implementation == "eager"
+    weighed = bool(given.get("output_attentions")) if form.gives == "asked" else eager
     output = host.headwise(
-        given["hidden_states"],
-        mask=given.get("attention_mask"),
-        positions=None if table is None else torch.stack([part[..., : part.shape[-1] // 2] for part in table]),
-        cache=None if past is None else HostCache(past, host.layer_idx),
+        x,
+        mask=mask,
+        pair_bias=bias,
+        positions=None if turned is None else table_of(form, turned, x.shape[1]),
+        cache=cache,
         need_weights=weighed,
     )
     output, weights = output if weighed else (output, None)
-    return (host.resid_dropout(output) if hasattr(host, "resid_dropout") else output), weights
+    return result(form, host, given, output, weights, bias)
 
 
 class HostCache(KVCache):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.checkpoints.files import Weights
@@ -22,14 +23,39 @@ class HostAttention(Attention):
     """Attention that turns by the model's own table, so that it turns exactly as the model does.
 
     `positions` are then the table's cosines and sines, (2, B, T, n); `pairs` (G, P/2) says which of the n frequencies
-    each pair of a key/value head has.
+    each pair of a key/value head has. A norm `over_heads` is one of all queries, and of all keys, of a token.
     """
 
     pairs: Tensor | None
 
-    def __init__(self, shape: AttentionShape, pairs: Tensor | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pairs: Tensor | None = None,
+        *,
+        over_heads: bool = False,
+        sinks: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(shape, **options)
+        self.over_heads = over_heads
         self.register_buffer("pairs", None if pairs is None else pairs.to(options.get("device")))
+        factory = {name: options.get(name) for name in ("device", "dtype")}
+        if over_heads:
+            each = (shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank)
+            self.take_norms(*(nn.RMSNorm(size, options.get("norm_eps", 1e-6), **factory) for size in each))
+        self.sinks = nn.Parameter(torch.zeros(shape.heads, **factory)) if sinks else None
+
+    def take_norms(self, query: nn.Module, key: nn.Module) -> None:
+        """Let queries and keys pass these."""
+        norms = (OverHeads(query), OverHeads(key)) if self.over_heads else (query, key)
+        self.query_norm, self.key_norm = norms
+
+    @property
+    def norms(self) -> tuple[Any, Any]:
+        """Of queries and of keys, as modules with weights."""
+        query, key = (norm.norm if isinstance(norm, OverHeads) else norm for norm in (self.query_norm, self.key_norm))
+        return query, key
 
     def _angles(self, tokens: Tensor, positions: Tensor | None, start: int) -> Angles:
         return None if self.pairs is None or positions is None else (positions[0], positions[1])
@@ -41,9 +67,34 @@ class HostAttention(Attention):
         pairs = self.pairs[:count] if count < groups else self.pairs.repeat_interleave(count // groups, dim=0)
         return turn(heads, *(table[..., pairs].movedim(-2, 1) for table in angles))  # (B, T, H, P/2) to (B, H, T, P/2)
 
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, *given: Any) -> tuple[Tensor, Tensor | None]:
+        """A sink is one key before all others, of no value, whose logit is the sink's."""
+        if self.sinks is None:
+            return super()._attend(queries, keys, values, *given)
+        allowed, bias, start, need_weights = given
+        keys, values = (F.pad(one, (0, 0, 1, 0)) for one in (keys, values))
+        sink = F.pad(self.sinks.view(-1, 1, 1), (0, keys.shape[-2] - 1))
+        allowed = None if allowed is None else F.pad(allowed, (1, 0), value=True)
+        bias = sink if bias is None else F.pad(bias, (1, 0)) + sink
+        heads, weights = super()._attend(queries, keys, values, allowed, bias, start + 1, need_weights)
+        return heads, None if weights is None else weights[..., 1:]
+
     @property
     def _served(self) -> bool:
-        return super()._served and self.pairs is None
+        return super()._served and self.pairs is None and self.sinks is None
+
+
+class OverHeads(nn.Module):
+    """A norm over all heads of a token at once."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """(B, H, T, R) to the same."""
+        normed: Tensor = self.norm(heads.transpose(1, 2).flatten(2))
+        return normed.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)
 
 
 @dataclass
@@ -59,6 +110,7 @@ class AttentionPlace(ABC):
     norm_eps: float | None = None  # of queries and keys, where they pass a norm; None is torch's own
     plain_norm: bool = False  # a norm without weights
     latent_eps: float = 1e-6  # of norms on a latent
+    softcap: float = 0.0  # that bounds logits
     factory: dict[str, Any] = field(default_factory=dict)
 
     def build(self, shape: AttentionShape, carried: Carried | None) -> HostAttention:
@@ -78,11 +130,14 @@ class AttentionPlace(ABC):
             inverse_temperature=self.temperature * (1.0 if carried is None else carried.temperature),
             qk_norm="none" if not normed else "rms-plain" if self.plain_norm else "rms",
             norm_eps=self.latent_eps,
-            input_bias=self.heads.query_bias is not None,
+            input_bias=any(bias is not None for bias in self.heads.biases),
             output_bias=self.heads.output_bias is not None,
+            softcap=self.softcap,
+            over_heads=self.heads.normed_over_heads and not shape.kv_latent,
+            sinks=self.heads.sinks is not None,
             **self.factory,
         )
-        for norm in (layer.query_norm, layer.key_norm):
+        for norm in layer.norms:
             if norm is not None:  # a mean over another number of squares
                 ratio = 1.0 if carried is None else self.heads.shape.qk_rank / shape.qk_rank
                 norm.eps = None if self.norm_eps is None else self.norm_eps * ratio
@@ -127,21 +182,27 @@ class AttentionPlace(ABC):
 
 
 @torch.no_grad()
-def fill_layer(layer: Attention, heads: AttentionHeads) -> None:
+def fill_layer(layer: HostAttention, heads: AttentionHeads) -> None:
     """Give the layer these heads."""
     layer.input.weight.copy_(torch.cat([rows.flatten(0, 1) for rows in (heads.query, heads.key, heads.value)]))
     layer.output.weight.copy_(heads.output.movedim(0, 1).flatten(1))
-    biases = [(heads.query, heads.query_bias), (heads.key, heads.key_bias), (heads.value, heads.value_bias)]
-    if heads.query_bias is not None:  # Whisper's keys have none, which is one of 0
+    rows = (heads.query, heads.key, heads.value)
+    if layer.input.bias is not None:  # where there is none (Whisper's keys), it is one of 0
         layer.input.bias.copy_(
-            torch.cat([(rows.new_zeros(rows.shape[:2]) if one is None else one).flatten() for rows, one in biases])
+            torch.cat(
+                [
+                    (one.new_zeros(one.shape[:2]) if bias is None else bias).flatten()
+                    for one, bias in zip(rows, heads.biases, strict=True)
+                ]
+            )
         )
     if heads.output_bias is not None:
         layer.output.bias.copy_(heads.output_bias)
-    norms = ((layer.query_norm, heads.query_scale), (layer.key_norm, heads.key_scale))
-    for norm, scale in norms:
+    for norm, scale in zip(layer.norms, (heads.query_scale, heads.key_scale), strict=True):
         if norm is not None and scale is not None and norm.weight is not None:
-            norm.weight.copy_(scale)
+            norm.weight.copy_(scale.flatten())
+    if layer.sinks is not None and heads.sinks is not None:
+        layer.sinks.copy_(heads.sinks)
 
 
 class InMemory(Weights):

@@ -46,9 +46,9 @@ def _subclass(kind: type[Any]) -> type[Any]:
 
     def save(self: Any, folder: str | Path, *args: Any, **options: Any) -> None:
         name = type(self).__name__
-        autos = [auto for auto, end in _AUTOS.items() if name.endswith(end)] or ["AutoModel"]
-        self.config.auto_map = dict.fromkeys(autos, f"modeling_headwise.{name}")
+        self.config.auto_map = dict.fromkeys(auto_classes(name), f"modeling_headwise.{name}")
         type(self)._auto_class = None  # transformers would copy the file of the class it comes from
+        options |= {"save_original_format": False}  # older names, which the folder's own code does not translate back
         kind.save_pretrained(self, folder, *args, **options)
         Path(folder, "modeling_headwise.py").write_text(CODE.format(name=name, family=kind.__name__))
 
@@ -60,11 +60,18 @@ def _subclass(kind: type[Any]) -> type[Any]:
 _AUTOS = {
     "AutoModelForCausalLM": ("ForCausalLM", "LMHeadModel"),
     "AutoModelForMaskedLM": ("ForMaskedLM",),
+    "AutoModelForSeq2SeqLM": ("T5ForConditionalGeneration",),
+    "AutoModelForSpeechSeq2Seq": ("WhisperForConditionalGeneration",),
     "AutoModelForSequenceClassification": ("ForSequenceClassification",),
     "AutoModelForTokenClassification": ("ForTokenClassification",),
     "AutoModelForQuestionAnswering": ("ForQuestionAnswering",),
     "AutoModelForImageClassification": ("ForImageClassification",),
 }
+
+
+def auto_classes(name: str) -> list[str]:
+    """The classes of transformers that load a class of this name."""
+    return [auto for auto, end in _AUTOS.items() if name.endswith(end)] or ["AutoModel"]
 
 
 def remember(model: nn.Module) -> None:
@@ -79,7 +86,7 @@ def remember(model: nn.Module) -> None:
 
 
 def _entry(name: str, layer: HostAttention) -> dict[str, Any]:
-    norm = layer.query_norm
+    norm = layer.norms[0]
     own = norm is not None and not isinstance(norm, nn.RMSNorm)
     return {
         "name": name,
@@ -94,6 +101,9 @@ def _entry(name: str, layer: HostAttention) -> dict[str, Any]:
         "qk_norm": "none" if norm is None else "host" if own else "rms" if list(norm.parameters()) else "rms-plain",
         "norm_eps": None if own or norm is None else norm.eps,
         "latent_eps": layer.kv_latent_norm.eps if layer.shape.kv_latent else 1e-6,
+        "softcap": layer.softcap,
+        "over_heads": layer.over_heads,
+        "sinks": layer.sinks is not None,
     }
 
 
@@ -110,11 +120,12 @@ def _rebuild(model: nn.Module, entry: dict[str, Any]) -> None:
         qk_norm="rms" if kind == "host" else kind,
         norm_eps=entry["latent_eps"],
         **{name: entry[name] for name in ("causal", "dropout", "inverse_temperature", "input_bias", "output_bias")},
+        **{name: entry[name] for name in ("softcap", "over_heads", "sinks") if name in entry},
     )
     if kind == "host":
-        layer.query_norm, layer.key_norm = host.q_norm, host.k_norm
+        layer.take_norms(host.q_norm, host.k_norm)
     elif kind != "none":
-        for norm in (layer.query_norm, layer.key_norm):
+        for norm in layer.norms:
             if norm is not None:
                 norm.eps = entry["norm_eps"]
     install(host, form, model.get_submodule(layer_name + form.outside) if form.outside else None, layer)

@@ -60,7 +60,14 @@ class StripSize(KernelSize):
 class MLPSize(KernelSize):
     source: ClassVar[str] = "tiled_mlp"
     width: int
-    activation: str  # as tiled_mlp.cpp calls it
+    activation: str  # as activations.h calls it
+    gated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideMLPSize(KernelSize):
+    source: ClassVar[str] = "wide_mlp"
+    activation: str  # as activations.h calls it
     gated: bool
 
 

@@ -59,24 +59,59 @@ struct Problem {
 
 // ---- between rows of tokens and columns ----------------------------------------------------------------------------
 
+// Part of a vector: by way of memory it would cost a store that the next load has to wait for
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define PARTS 1
+#endif
+#endif
+
+#ifdef PARTS
+template <int SIZE> struct Part {
+    typedef REAL type __attribute__((vector_size(SIZE * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+};
+
+template <int SIZE, int... I> static inline vec widened(const REAL* from, std::integer_sequence<int, I...>) {
+    typedef typename Part<SIZE>::type part;
+    return __builtin_shufflevector(*(const part*)from, part{}, (I < SIZE ? I : SIZE)...);
+}
+
+template <int SIZE, int... I> static inline void put_narrowed(REAL* to, vec x, std::integer_sequence<int, I...>) {
+    *(typename Part<SIZE>::type*)to = __builtin_shufflevector(x, x, I...);
+}
+constexpr bool has_parts(int size) { return size > 1 && (size & (size - 1)) == 0; }
+#else
+template <int SIZE, class I> static inline vec widened(const REAL*, I) { return {}; }
+template <int SIZE, class I> static inline void put_narrowed(REAL*, vec, I) {}
+constexpr bool has_parts(int) { return false; }
+#endif
+
 // LANES numbers from the c-th of COUNT; beyond them 0
 template <int COUNT> static inline vec some(const REAL* from, int c) {
+    constexpr int rest = COUNT % LANES;
     if (c + LANES <= COUNT) return at(from + c);
+    if constexpr (has_parts(rest)) return widened<rest>(from + c, std::make_integer_sequence<int, LANES>());
     vec x{};
-    std::memcpy(&x, from + c, (COUNT % LANES) * sizeof(REAL));
+    std::memcpy(&x, from + c, rest * sizeof(REAL));
     return x;
 }
 
 template <int COUNT> static inline void put_some(REAL* to, int c, vec x) {
+    constexpr int rest = COUNT % LANES;
     if (c + LANES <= COUNT) at(to + c) = x;
-    else std::memcpy(to + c, &x, (COUNT % LANES) * sizeof(REAL));
+    else if constexpr (has_parts(rest)) put_narrowed<rest>(to + c, x, std::make_integer_sequence<int, rest>());
+    else std::memcpy(to + c, &x, rest * sizeof(REAL));
 }
 
 // to (COUNT, LANES), rows BLOCK apart, from n rows of tokens, `row` apart; 0 where no token is
 template <int COUNT> static inline void columns(REAL* to, const REAL* from, long row, long n) {
     for (int c = 0; c < COUNT; c += LANES) {
         vec m[LANES];
-        UNROLL for (int l = 0; l < LANES; l++) m[l] = l < n ? some<COUNT>(from + l * row, c) : vec{};
+        if (n == LANES) {
+            UNROLL for (int l = 0; l < LANES; l++) m[l] = some<COUNT>(from + l * row, c);
+        } else {
+            UNROLL for (int l = 0; l < LANES; l++) m[l] = l < n ? some<COUNT>(from + l * row, c) : vec{};
+        }
         transpose(m);
         UNROLL for (int l = 0; l < LANES; l++)
             if (c + l < COUNT) at(to + (c + l) * BLOCK) = m[l];
@@ -89,17 +124,22 @@ template <int COUNT, bool PADDED> static inline void rows(REAL* to, const REAL* 
         vec m[LANES];
         UNROLL for (int l = 0; l < LANES; l++) m[l] = c + l < COUNT ? at(from + (c + l) * BLOCK) : vec{};
         transpose(m);
-        for (int l = 0; l < n; l++) {
+        const auto put = [&](int l) {
             if (PADDED) at(to + l * row + c) = m[l];
             else put_some<COUNT>(to + l * row, c, m[l]);
+        };
+        if (n == LANES) {  // from registers
+            UNROLL for (int l = 0; l < LANES; l++) put(l);
+        } else {
+            for (int l = 0; l < n; l++) put(l);
         }
     }
 }
 
-// n rows, padded with zeros
-template <int COUNT> static inline void copy_rows(REAL* to, const REAL* from, long row, long n) {
+// n rows times a factor, padded with zeros
+template <int COUNT> static inline void copy_rows(REAL* to, const REAL* from, long row, long n, REAL factor = 1) {
     for (long l = 0; l < n; l++)
-        for (int c = 0; c < COUNT; c += LANES) at(to + l * padded(COUNT) + c) = some<COUNT>(from + l * row, c);
+        for (int c = 0; c < COUNT; c += LANES) at(to + l * padded(COUNT) + c) = some<COUNT>(from + l * row, c) * factor;
 }
 
 // ---- norms, scales and rotary positions, in columns ----------------------------------------------------------------
@@ -368,13 +408,15 @@ extern "C" void backward(const REAL* qkv, const REAL* cos, const REAL* sin, cons
             for (long i = 0; i < tokens; i += BLOCK) {
                 const long n = tokens - i < BLOCK ? tokens - i : BLOCK, some_rows = n > LANES ? BLOCK : LANES;
                 vec top[2] = {}, one_over[2] = {}, along[2] = {};
-                std::memset(q_rows, 0, some_rows * RP * sizeof(REAL));
-                std::memset(by_o_rows, 0, some_rows * VP * sizeof(REAL));
+                std::memset(q_rows + n * RP, 0, (some_rows - n) * RP * sizeof(REAL));
+                std::memset(by_o_rows + n * VP, 0, (some_rows - n) * VP * sizeof(REAL));
                 halves(i, n, [&](long t, long some, int c) {
                     columns<R>(raw + c, qkv + t * row + p.query(h), row, some);
                     for (int r = 0; r < R; r++) at(q + r * BLOCK + c) = at(raw + r * BLOCK + c);
                     prepare(q + c, p, t, query_weight, factor);
-                    rows<R, true>(q_rows + c * RP, q + c, RP, some);
+                    REAL* place = q_rows + c * RP;
+                    if (p.eps < 0 && !p.half) copy_rows<R>(place, qkv + t * row + p.query(h), row, some, factor);
+                    else rows<R, true>(place, q + c, RP, some);
                     columns<V>(o + c, result + t * out + h * V, out, some);
                     columns<V>(by_o + c, by_result + t * out + h * V, out, some);
                     copy_rows<V>(by_o_rows + c * VP, by_result + t * out + h * V, out, some);

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from headwise.layers.cpu.compiled import StripSize, call, library
 from headwise.layers.cpu.linear import by_weight, times
 from headwise.layers.functional import angles
+from headwise.options import RopeScaling
 from headwise.shape import AttentionShape
 
 REALS = {torch.float32: "float", torch.float64: "double"}
@@ -47,6 +48,7 @@ class Between:
     eps: float = -1.0  # of the norms of queries and keys; negative without them
     rotated: int = 0
     rope_base: float = 0.0
+    rope_scaling: RopeScaling | None = None
 
     def forward(self, qkv: Tensor, *learned_and_allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs of the heads (B, T, HV), and two numbers per query that the backward pass needs."""
@@ -72,14 +74,16 @@ class Between:
     def _turns(self, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if not self.rotated:
             return None, None
-        return _turns(qkv.shape[1], self.rotated, self.rope_base, qkv.dtype)
+        return _turns(qkv.shape[1], self.rotated, self.rope_base, qkv.dtype, self.rope_scaling)
 
 
 @cache
 @torch.inference_mode(False)
-def _turns(tokens: int, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _turns(
+    tokens: int, rotated: int, base: float, dtype: torch.dtype, scaling: RopeScaling | None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines as the kernel reads them: (P/2, T), padded to whole vectors."""
-    parts = angles(torch.arange(tokens), rotated, base, dtype)
+    parts = angles(torch.arange(tokens), rotated, base, dtype, scaling)
     cos, sin = (F.pad(part.to(dtype), (0, 0, 0, -tokens % VECTOR)).mT.contiguous() for part in parts)
     return cos, sin
 

@@ -2,16 +2,15 @@
 // and compiles this for one width W, one ACTIVATION, and GATED or not.
 //
 // Hidden units go in panels of PANEL, some panels at a time, and what is made of them is used while a cache holds it.
-// x, residual (null, or added to the result), result, outer (its derivative) and by_x are (tokens, W); kept, what the backward pass makes the units again
-// from, is (panels, tokens, PANEL), null where there is none to come. The weights are wanted in both orders: w1 and w2t
-// are (panels · PANEL, W), w1_panels and w2_panels (panels, W, PANEL). Gated, as many panels of u follow those of g.
+// x, residual (null, or added to the result), result, outer (its derivative) and by_x are (tokens, W); kept, what the
+// backward pass makes the units again from, is (panels, tokens, PANEL), null where there is none to come. The weights are
+// wanted in both orders: w1 and w2t are (panels · PANEL, W), w1_panels and w2_panels (panels, W, PANEL). Gated, as many
+// panels of u follow those of g.
 
 #include "tiles.h"
 
-#include "elementary.h"
+#include "activations.h"
 
-enum Kind { RELU, RELU2, GELU, GELU_TANH, SILU };
-constexpr Kind KIND = ACTIVATION;
 constexpr int PANEL = 32, PANELS = 4;  // units, and panels at a time
 constexpr int CHUNK = 128;             // tokens at a time: a panel of their units is in the first cache
 
@@ -22,32 +21,6 @@ static thread_local struct Room {
 } room;
 
 static inline long least(long a, long b) { return a < b ? a : b; }
-
-// ---- activations -----------------------------------------------------------------------------------------------------
-
-// What is kept of a sum; NaN stays NaN
-static inline vec to_keep(vec s) { return KIND == RELU || KIND == RELU2 ? (s < 0 ? vec{} : s) : s; }
-
-struct Activated {
-    vec value, slope;
-};
-
-static inline Activated activated(vec x) {
-    if constexpr (KIND == RELU) return {x, x <= 0 ? vec{} : all(1)};
-    else if constexpr (KIND == RELU2) return {x * x, 2 * x};
-    else if constexpr (KIND == SILU) {
-        const vec s = sigmoid(x);
-        return {x * s, s + x * s * (1 - s)};
-    } else if constexpr (KIND == GELU) {
-        vec below, density;
-        normal(x, below, density);
-        return {x * below, below + x * density};
-    } else {
-        const REAL c = 1.59576912160573071;  // 2 √(2/π)
-        const vec s = sigmoid(c * (x + (REAL)0.044715 * x * x * x));
-        return {x * s, s + x * s * (1 - s) * (c + 3 * (REAL)0.044715 * c * x * x)};
-    }
-}
 
 // ---- products --------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something els
     "encoder": {},
 }
 _FREE = ("init", "norm_eps", "rope_base", "hardmax", "output_scale", "dropout", "residual", "whitened")  # cost nothing
+_FREE += ("rope_scaling", "attention_softcap", "embedding_scale")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What registered studies share, written out: options, recipes, conditions, the data they name."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from headwise.cost import parameters
@@ -29,6 +30,7 @@ BOOKS = Data(
 # Of the test part in windows of 64 bytes, learned from the whole training part: `headwise tasks text:FILE,context=64`
 STORIES_5GRAM = ("5-gram, Kneser-Ney", 1.53959)
 STORIES_3GRAM = ("3-gram, Kneser-Ney", 2.40441)
+STORIES_5GRAM_256 = ("5-gram, Kneser-Ney", 1.54744)  # in windows of 256: context=256
 BOOKS_3GRAM = ("3-gram, Kneser-Ney", 2.91131)
 BOOKS_5GRAM = ("5-gram, Kneser-Ney", 2.09280)
 
@@ -91,14 +93,16 @@ def with_positions(shape: str, condition: str) -> str:
     return str(ModelShape.parse(f"{shape}-p4")) if condition == FOUR_DIMENSIONS else shape
 
 
-def text_arm(variant: str, shape: str, steps: int, seeds: int, condition: str, batch: int = 32, **more: Any) -> Arm:
-    """A decoder on text in windows of 64 bytes."""
+def text_arm(
+    variant: str, shape: str, steps: int, seeds: int, condition: str, batch: int = 32, context: int = 64, **more: Any
+) -> Arm:
+    """A decoder on text in windows of so many bytes."""
     return Arm(
         variant=variant,
         condition=condition,
-        task={"name": "text", "context": 64},
+        task={"name": "text", "context": context},
         shape=with_positions(shape, condition),
-        options=decoder(**CONDITIONS.get(condition, {})),
+        options=decoder(context=context, **CONDITIONS.get(condition, {})),
         recipe=adamw(batch),
         steps=steps,
         seeds=seeds,
@@ -177,9 +181,11 @@ def _opposed(weights: dict[str, float], variant: str, base: str) -> dict[str, fl
 # ---- the study -----------------------------------------------------------------------------------------------------
 
 
-def registered_study(name: str, about: str | None, desktop: Registration, smoke: Registration) -> Study:
+def registered_study(
+    name: str, about: str | None, desktop: Registration, smoke: Registration, keep_weights: bool = False
+) -> Study:
     """A study whose presets are registrations; smoke decides nothing."""
-    return Study(name, about or "", {"smoke": smoke, "desktop": desktop}, _cells, _chart, ())
+    return Study(name, about or "", {"smoke": smoke, "desktop": desktop}, _cells, _chart, (), keep_weights)
 
 
 def _cells(preset: Preset) -> list[Cell]:
@@ -198,7 +204,12 @@ def _chart(rows: list[Row], preset: str) -> Any:
     return frontier(named, "arm", "Registered variants", ["learning rates chosen on validation"], "error")
 
 
-def smaller(registration: Registration, shapes: dict[str, str], **changes: Any) -> Registration:
+def smaller(
+    registration: Registration,
+    shapes: dict[str, str],
+    task: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Registration:
     """For tests: two steps, two seeds, one learning rate, shapes by variant; on whatever data there is."""
     arms = tuple(
         arm.replace(
@@ -207,7 +218,8 @@ def smaller(registration: Registration, shapes: dict[str, str], **changes: Any) 
             evaluations=2,
             shape=with_positions(shapes.get(arm.name, shapes.get(arm.variant, arm.shape)), arm.condition),
             recipe=arm.recipe.replace(batch=8),
-            task={**arm.task, **changes} if arm.task["name"] == "text" else arm.task,
+            task={**arm.task, **task},
+            options=arm.options.replace(**options),
         )
         for arm in registration.arms
     )
