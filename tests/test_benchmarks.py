@@ -45,7 +45,7 @@ def test_torch_alone_ends_where_headwise_ends(rank, within):
     from headwise.studies import load
 
     rows = cell(
-        study_rows(load("rank-cliff"), "laptop", Store.from_parquet(FOLDER.parent / "results")),
+        study_rows(load("rank-cliff"), "laptop", Store.from_files(FOLDER.parent / "results")),
         depth=1,
         multiplier=1,
         rank=rank,
