@@ -5,6 +5,7 @@
 
 Where Llama, Qwen3, NanoChat, DeepSeek-V3 or BERT can say the shape and the options, the folder is one of theirs.
 Everything else is written with code of its own that imports headwise (`trust_remote_code=True`), and with the reason.
+A model of a text's bytes comes with its tokenizer.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwise.checkpoints import open_checkpoint
+from headwise.checkpoints.byte_tokenizer import BYTES, write_byte_tokenizer
 from headwise.checkpoints.export_targets import TARGETS, Tensors, misfit
 from headwise.checkpoints.files import check_new, write_config, write_weights
 from headwise.checkpoints.reader import Reader
@@ -76,7 +78,11 @@ def export_hf(source: str | Path | Reader, out: str | Path, store: str | Path | 
             f"'{reader.weights.path}' is of family {reader.family}, "
             f"{loads if cut else 'which has a library that loads it'}; export-hf writes models trained by headwise"
         )
-    return _write(reader, folder)
+    exported = _write(reader, folder)
+    task = reader.weights.config.get("run", {}).get("task", {})
+    if task.get("name") == "text" and task.get("tokenizer", "bytes") == "bytes" and reader.options.vocab == BYTES:
+        write_byte_tokenizer(folder)
+    return exported
 
 
 def _weights(source: str | Path, store: str | Path | None) -> Path:

@@ -167,14 +167,8 @@ def _parquet(file: Path, field: str) -> Iterator[str]:
             {name: kind == pl.String for name, kind in table.collect_schema().items()}, str(file), field
         )
         texts = table.select(column)
-        for first in range(0, _rows(texts), ROWS):
+        for first in range(0, int(texts.select(pl.len()).collect().item()), ROWS):
             yield from (text or "" for text in texts.slice(first, ROWS).collect()[column])
     except (OSError, pl.exceptions.PolarsError) as error:
         what = str(error).strip().partition("\n")[0]
         raise SpecError(f"cannot read {file} as Parquet: {what}") from None
-
-
-def _rows(table: Any) -> int:
-    import polars as pl
-
-    return int(table.select(pl.len()).collect().item())

@@ -47,14 +47,16 @@ def predict_by_words(
 
 class _Features:
     def __init__(self, train: Examples) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
+        with extra("baselines", "baselines"):
+            from sklearn.feature_extraction.text import TfidfVectorizer
 
         # one letter words and signs are words too
         self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
         self.words.fit(train.texts)
 
     def __call__(self, examples: Examples) -> Any:
-        from scipy.sparse import csr_matrix, hstack
+        with extra("baselines", "baselines"):
+            from scipy.sparse import csr_matrix, hstack
 
         table = self.words.transform(examples.texts)
         first = table[examples.pairs[:, 0]]

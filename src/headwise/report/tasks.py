@@ -15,7 +15,9 @@ def tasks_table(tasks: list[dict[str, Any]]) -> list[RenderableType]:
     table = _table()
     for task in tasks:
         table.add_row(f"[bold]{escape(task['name'])}[/bold]", escape(task["summary"]))
-        facts = f"error of a constant predictor {task['trivial_error']:.3f}, usual shape {task['usual_shape']}"
+        error = task["trivial_error"]
+        facts = f"error of a constant predictor {error:.3f}" if error is not None else escape(task["needs"])
+        facts += f", usual shape {task['usual_shape']}"
         table.add_row("", f"[dim]{facts}[/dim]")
     return [table, "", "One of them: headwise tasks NAME   Train on it: headwise train --task NAME"]
 

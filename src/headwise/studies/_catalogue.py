@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headwise.extras import MissingExtra
 from headwise.shown import Shown
 from headwise.studies import load, load_all
 
@@ -60,10 +61,21 @@ def describe_study(name: str) -> Description:
 
 
 def list_tasks() -> Catalogue:
-    """Every task that shapes can be tried on, with the error of a constant predictor."""
-    from headwise.tasks import names, parse
+    """Every task that shapes can be tried on, with the error of a constant predictor; or what its usual data needs."""
+    from headwise.tasks import names
 
-    return Catalogue([_task(parse(name), baselines=False) for name in names()])
+    return Catalogue([_listed(name) for name in names()])
+
+
+def _listed(name: str) -> dict[str, Any]:
+    from headwise.tasks import find_task, parse
+
+    try:
+        return _task(parse(name), baselines=False)
+    except MissingExtra as missing:
+        task = find_task(name)
+        known = {"name": task.name, "summary": task.summary, "usual_shape": task.usual_shape}
+        return {**known, "trivial_error": None, "needs": str(missing)}
 
 
 def describe_task(task: str, baselines: bool = False) -> Description:

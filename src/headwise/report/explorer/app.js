@@ -131,7 +131,7 @@ function remember() {
   for (const model of Object.values(models)) {
     if (!model.shape) continue;
     state.set(model.name, model.text);
-    if (model.like) state.set(`${model.name}.like`, model.like);
+    if (model.like !== (model.name === "b" ? models.a.like : "")) state.set(`${model.name}.like`, model.like);
     for (const [name, value] of Object.entries(model.changes)) state.set(`${model.name}.${name}`, value);
   }
   for (const name of ["context", "batch", "dtype", "hold", "trade"]) {
@@ -161,7 +161,7 @@ function recall() {
     const changes = {};
     for (const option of Object.keys(DATA.options)) if (state.has(`${name}.${option}`)) changes[option] = typed(option, state.get(`${name}.${option}`));
     const known = DATA.known.find((one) => one.name === text);
-    const around = name === "b" && !state.has("a") ? models.a.like : ""; // what is around A, unless the address says it
+    const around = name === "b" ? models.a.like : ""; // what is around A, unless the address says it
     models[name].setState({ shape: known ? known.shape : text, like: state.get(`${name}.like`) ?? (known ? text : around), changes });
   }
   if (ledger) ledger.state = Object.fromEntries(state);
