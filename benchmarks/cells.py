@@ -25,7 +25,7 @@ from time import perf_counter
 CELLS = [(1, 1, 1), (64, 1, 1), (1, 8, 1), (8, 8, 1), (64, 8, 1), (1, 64, 1), (64, 64, 1), (8, 8, 3)]
 GRID = [(2**i, modules, layers) for layers in (1, 3, 5) for modules in (1, 8, 64) for i in range(7)]
 DIM, POINTS, BATCH, HIDDEN = 64, 16, 256, 2048
-REPEATS = 5
+REPEATS = 3
 TURN_SECONDS = 0.5
 
 

@@ -268,14 +268,13 @@ def grown(pipe, path, family, shape, tokens, batch):
 
 def memory(*model):
     """What our path needs, as part of what the plain one does."""
-    context, needed = multiprocessing.get_context("spawn"), []
+    context, pipes = multiprocessing.get_context("spawn"), []
     for path in (None, "plain"):
         here, there = context.Pipe()
-        process = context.Process(target=grown, args=(there, path, *model), daemon=True)
-        process.start()
-        needed.append(here.recv())
-        process.join()
-    return needed[0] / needed[1]
+        context.Process(target=grown, args=(there, path, *model), daemon=True).start()
+        pipes.append(here)
+    ours, plain = (pipe.recv() for pipe in pipes)
+    return ours / plain
 
 
 def row(family, shape, tokens, batch, repeats):
