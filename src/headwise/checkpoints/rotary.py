@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.spec import SpecError
+
 
 def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
     """One dictionary: base, kind of scaling and its numbers; `kind` is a layer's, where layers differ."""
@@ -24,6 +26,8 @@ def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
 
 def rope_frequencies(rope: dict[str, Any], rotated: int) -> Tensor:
     """(P/2) radians per token for a rotated part of P dimensions."""
+    if rotated < 1:
+        raise SpecError(f"by the configuration {rotated} dimensions of a head turn, which no model has")
     powers = torch.arange(0, rotated, 2, dtype=torch.float64) / rotated
     plain = float(rope.get("rope_theta", 10_000.0)) ** -powers
     if rope.get("rope_type") == "linear":
