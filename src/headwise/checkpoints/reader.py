@@ -175,6 +175,8 @@ class ProjectionReader(Reader):
         layer = self.layers[number]
         parts, count = self.parts(layer), self.head_count(layer)
         query, output = parts.query.weight, parts.output.weight
+        if any(part.weight.dim() != 2 for part in (parts.query, parts.key, parts.value, parts.output)):
+            raise SpecError(f"'{layer}': its projections are no matrices")
         rank, v_rank = self._each(layer, query.shape[0], count), self._each(layer, output.shape[1], count)
         kv_heads = self._each(layer, parts.key.weight.shape[0], rank)
         if parts.value.weight.shape[0] != kv_heads * v_rank or count % kv_heads:
