@@ -43,9 +43,9 @@ def rope_scaling(rope: dict[str, Any]) -> RopeScaling | None:
         return None
     names = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}.get(kind, ())
     given = zip(("slow", "fast"), (rope.get(name) for name in names), strict=False)
-    numbers = {name: float(value) for name, value in given if value}
-    first = {} if kind == "linear" else {"context": int(rope.get("original_max_position_embeddings") or 0)}
-    made = RopeScaling(kind=kind, factor=float(factor), **first, **numbers, whole=bool(rope.get("truncate", True)))
+    said: dict[str, Any] = {name: float(value) for name, value in given if value}
+    said |= {} if kind == "linear" else {"context": int(rope.get("original_max_position_embeddings") or 0)}
+    made = RopeScaling(kind=kind, factor=float(factor), **said, whole=bool(rope.get("truncate", True)))
     return made.replace(attention=_growth(rope, made)) if kind == "yarn" else made
 
 

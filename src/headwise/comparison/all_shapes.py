@@ -26,7 +26,12 @@ def in_numbers(law: Law, steps: int) -> dict[str, Any]:
     """A law as plain data, for models that train for so many steps."""
     known = [features(point.shape, point.steps) for point in law.points]
     within = {name: {"low": min(at[name] for at in known), "high": max(at[name] for at in known)} for name in known[0]}
-    numbers = {name: getattr(law, name).tolist() for name in ("centre", "scale", "slopes", "cover")}
-    about = {"steps": steps, "points": len(law.points), "level": LEVEL, "quantile": t_quantile(law.freedom, LEVEL)}
+    numbers: dict[str, Any] = {name: getattr(law, name).tolist() for name in ("centre", "scale", "slopes", "cover")}
+    about: dict[str, Any] = {
+        "steps": steps,
+        "points": len(law.points),
+        "level": LEVEL,
+        "quantile": t_quantile(law.freedom, LEVEL),
+    }
     about |= {"farthest": FARTHEST, "within": within, "names": list(law.names), "floor": float(law.floor)}
     return {**numbers, **about, "spread": law.spread, "farthest_leverage": law.farthest}

@@ -11,7 +11,18 @@ from headwise.store.exported import table_rows
 from headwise.store.opening import StoreLike, opened
 from headwise.store.records import Record, StoreError
 
-PARAMETERS = ("shape", "width", "heads", "qk_rank", "v_rank", "kv_heads", "kv_latent", "depth", "mlp", "learning_rate")
+PARAMETERS: tuple[str, ...] = (
+    "shape",
+    "width",
+    "heads",
+    "qk_rank",
+    "v_rank",
+    "kv_heads",
+    "kv_latent",
+    "depth",
+    "mlp",
+    "learning_rate",
+)
 PARAMETERS += ("steps", "seed")  # of a run, as an optimiser would have chosen them
 FACTS = ("key", "parameters", "flops", "seconds", "tokens", "kernel", "created", "provenance")
 

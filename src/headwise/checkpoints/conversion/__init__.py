@@ -88,7 +88,12 @@ def convert(
         raise SpecError("--heal trains on text: give --data TEXT")
     if amount is None and track:
         raise SpecError("--track shows how healing goes: give --heal 30m")
-    request = {"source": str(source), **asked, "data": None if data is None else str(data), "steps": steps}
+    request: dict[str, Any] = {
+        "source": str(source),
+        **asked,
+        "data": None if data is None else str(data),
+        "steps": steps,
+    }
     request |= {"heal": None if amount is None else asdict(amount), "per_layer": per_layer}
     if go_on and (whole := _whole(folder, request)):
         return whole

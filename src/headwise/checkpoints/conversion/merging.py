@@ -342,8 +342,16 @@ def _biased_latent(heads: AttentionHeads, latent: int, rotated: int, seen: Seen 
     new = to_latent(whole, latent, rotated, seen)
     three = (new.query, new.rope_key, new.down)
     query, rope_key, down = (one[..., :-1] for one in three)
-    biases = dict(zip(("query_bias", "rope_bias", "down_bias"), (one[..., -1] for one in three), strict=True))
-    return replace(new, query=query, rope_key=rope_key, down=down, **biases)
+    query_bias, rope_bias, down_bias = (one[..., -1] for one in three)
+    return replace(
+        new,
+        query=query,
+        rope_key=rope_key,
+        down=down,
+        query_bias=query_bias,
+        rope_bias=rope_bias,
+        down_bias=down_bias,
+    )
 
 
 def _without(roots: Tensor, rows: Tensor, groups: int) -> tuple[Tensor, float]:

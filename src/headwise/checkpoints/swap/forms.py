@@ -35,7 +35,7 @@ _LLAMAS = (
     *("Llama", "Mistral", "Qwen2", "Qwen3", "Granite", "SmolLM3", "Starcoder2", "Mixtral", "Qwen2Moe", "Qwen3Moe"),
     *("Gemma", "Gemma3", "Olmo", "Olmo2", "Olmo3"),
 )
-_LATENT = ("kv_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "o_proj")
+_LATENT: tuple[str, ...] = ("kv_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "o_proj")
 _LATENT += ("q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj")  # one way or the other
 _TOWERS = ("clip", "clip_text_model", "clip_vision_model")
 FORMS = (

@@ -85,8 +85,11 @@ def _place(model: Any, layer: str, module: Any, heads: Any, form: Form, causal: 
         temperature=scaling * heads.shape.qk_rank**0.5,
         norm_eps=None if norm is None else getattr(norm, "variance_epsilon", getattr(norm, "eps", None)),
         plain_norm=norm is not None and not list(norm.parameters()),
-        latent_eps=getattr(getattr(module, "kv_a_layernorm", model.config), "variance_epsilon", None)
-        or getattr(model.config, "rms_norm_eps", 1e-6),
+        latent_eps=float(
+            getattr(getattr(module, "kv_a_layernorm", None), "variance_epsilon", None)
+            or getattr(model.config, "rms_norm_eps", None)
+            or 1e-6
+        ),
         factory=factory_of(getattr(module, form.projections[0])),
         form=form,
         outside=model.get_submodule(layer + form.outside) if form.outside else None,

@@ -40,7 +40,7 @@ class HostAttention(Attention):
         super().__init__(shape, **options)
         self.over_heads = over_heads
         self.register_buffer("pairs", None if pairs is None else pairs.to(options.get("device")))
-        factory = {name: options.get(name) for name in ("device", "dtype")}
+        factory: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
         if over_heads:
             each = (shape.heads * shape.qk_rank, shape.kv_heads * shape.qk_rank)
             self.take_norms(*(nn.RMSNorm(size, options.get("norm_eps", 1e-6), **factory) for size in each))
@@ -48,7 +48,7 @@ class HostAttention(Attention):
 
     def take_norms(self, query: nn.Module, key: nn.Module) -> None:
         """Let queries and keys pass these."""
-        norms = (OverHeads(query), OverHeads(key)) if self.over_heads else (query, key)
+        norms: tuple[Any, Any] = (OverHeads(query), OverHeads(key)) if self.over_heads else (query, key)
         self.query_norm, self.key_norm = norms
 
     @property

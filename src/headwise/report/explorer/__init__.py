@@ -38,7 +38,16 @@ NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something els
     "vit": {"image": 224, "patch": 16, "classes": 1000},
     "encoder": {},
 }
-_FREE = ("init", "norm_eps", "rope_base", "hardmax", "output_scale", "dropout", "residual", "whitened")  # cost nothing
+_FREE: tuple[str, ...] = (
+    "init",
+    "norm_eps",
+    "rope_base",
+    "hardmax",
+    "output_scale",
+    "dropout",
+    "residual",
+    "whitened",
+)  # cost nothing
 _FREE += ("rope_scaling", "attention_softcap", "embedding_scale")
 
 
