@@ -12,7 +12,7 @@ import torch
 
 from headwise.measure.probes import effective_rank, measure_probe
 from headwise.models import build
-from headwise.options import preset
+from headwise.options import ModelOptions, preset
 from headwise.spec import SpecError
 from headwise.tasks import load_task
 from headwise.training import optim
@@ -268,6 +268,17 @@ def test_large_parameters_alone_train_as_in_one_tensor_and_continue_from_a_check
     assert torch.equal(results[2], results[1])
 
 
+def test_muon_trains_a_model_of_matrices_alone(tmp_path):
+    """Nothing is left for AdamW; and such a run goes on from its checkpoint."""
+    run = small_run(options=ModelOptions(), recipe=Recipe(batch=4, optimizer="muon"), steps=6)
+    whole = train_run(run)
+    assert whole.status == "done", whole.message
+    asked = iter([False, False, True])
+    with pytest.raises(Interrupted):
+        train_run(run, checkpoints=tmp_path, should_stop=lambda: next(asked))
+    assert train_run(run, checkpoints=tmp_path).metrics == whole.metrics
+
+
 def test_muon_treats_queries_keys_values_and_outputs_apart():
     model = build("w8-h2-r3-v5-g1-L2", preset("nanochat", vocab=10))
     parts = muon_matrices(model)
@@ -289,7 +300,7 @@ import torch
 from headwise.training.optim import FlatOptimizer
 from headwise.training.run import Recipe
 from headwise.models import build
-from headwise.options import preset
+from headwise.options import ModelOptions, preset
 torch.manual_seed(0)
 model = build("w16-h2-m16", preset("encoder"))
 parts = {name: module.weight for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}

@@ -4,6 +4,7 @@ A reader is one file with one class. The usual one only says how its tensors are
 see docs/guides/adding-a-reader.md.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from headwise.checkpoints.files import Weights
 from headwise.checkpoints.heads import AttentionHeads, Cut
 from headwise.known import Experts, Known
 from headwise.options import ModelOptions
-from headwise.shape import AttentionShape, ModelShape
+from headwise.shape import DEEPEST, AttentionShape, ModelShape
 from headwise.spec import SpecError
 
 LayerWatch = Callable[[Sequence[int]], Iterable[int]]
@@ -174,6 +175,8 @@ class ProjectionReader(Reader):
         layer = self.layers[number]
         parts, count = self.parts(layer), self.head_count(layer)
         query, output = parts.query.weight, parts.output.weight
+        if any(part.weight.dim() != 2 for part in (parts.query, parts.key, parts.value, parts.output)):
+            raise SpecError(f"'{layer}': its projections are no matrices")
         rank, v_rank = self._each(layer, query.shape[0], count), self._each(layer, output.shape[1], count)
         kv_heads = self._each(layer, parts.key.weight.shape[0], rank)
         if parts.value.weight.shape[0] != kv_heads * v_rank or count % kv_heads:
@@ -274,6 +277,9 @@ def stated(config: dict[str, Any], *names: str) -> int:
     """The whole number that a configuration has under the first of these names it knows."""
     for name in names:
         if isinstance(config.get(name), int):
+            most = DEEPEST if "layer" in name else math.inf  # no list is made for a billion of them
+            if not 0 <= config[name] <= most:
+                raise SpecError(f"the configuration says that {name} is {config[name]}, which no model has")
             return int(config[name])
     raise SpecError(f"the configuration does not say {' or '.join(names)}, without which there is no shape")
 

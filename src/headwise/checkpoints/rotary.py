@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.layers.functional import stretched
 from headwise.options import RopeScaling
+from headwise.spec import SpecError
 
 
 def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
@@ -27,6 +28,8 @@ def settings(config: dict[str, Any], kind: str = "") -> dict[str, Any]:
 
 def rope_frequencies(rope: dict[str, Any], rotated: int) -> Tensor:
     """(P/2) radians per token for a rotated part of P dimensions."""
+    if rotated < 1:
+        raise SpecError(f"by the configuration {rotated} dimensions of a head turn, which no model has")
     powers = torch.arange(0, rotated, 2, dtype=torch.float64) / rotated
     base, scaling = float(rope.get("rope_theta", 10_000.0)), rope_scaling(rope)
     plain = base**-powers

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
+from headwise.extras import extra
 from headwise.spec import SpecError
 from headwise.sweep.plan import Watch
 from headwise.sweep.watching import Watching
@@ -131,7 +132,8 @@ class _Events:
 
 
 def _wandb(project: str) -> Opener:
-    import wandb
+    with extra("track", "curves at Weights & Biases"):
+        import wandb
 
     def opened(name: str, key: str, config: dict[str, Any]) -> Log:
         names = {"project": f"headwise-{project}", "id": key, "name": name, "resume": "allow"}

@@ -9,7 +9,7 @@ Matrices decay, vectors and scalars do not. Muon treats queries, keys, values an
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +54,10 @@ class FlatOptimizer:
             (g, decay) for part, decay in ((decaying, recipe.weight_decay), (others, 0.0)) for g in _grouped(part)
         ]
         self.groups = [group for group, _ in decays]
-        self.adamw = torch.optim.AdamW(
-            [{"params": [group.values], "weight_decay": decay} for group, decay in decays],
-            lr=recipe.learning_rate,
-            betas=recipe.betas,
-            fused=True,
-        )
+        settings: list[dict[str, Any]] = [{"params": [group.values], "weight_decay": decay} for group, decay in decays]
+        self.adamw: torch.optim.AdamW | None = None  # where a model has matrices alone, and all are Muon's
+        if settings:
+            self.adamw = torch.optim.AdamW(settings, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
         self.muon = Muon(list(matrices), matrices, recipe) if matrices else None
         if self.muon:
             self.groups.append(self.muon.group)
@@ -75,9 +73,10 @@ class FlatOptimizer:
         """One step at `factor` of the recipe's learning rate."""
         if self.recipe.clip:
             _clip(self.gradients(), self.recipe.clip)
-        for settings in self.adamw.param_groups:
-            settings["lr"] = factor * self.recipe.learning_rate
-        self.adamw.step()
+        if self.adamw:
+            for settings in self.adamw.param_groups:
+                settings["lr"] = factor * self.recipe.learning_rate
+            self.adamw.step()
         if self.muon:
             self.muon.step(factor)
 
@@ -85,7 +84,7 @@ class FlatOptimizer:
         """Everything a later step depends on, as named tensors: the values themselves among it."""
         tensors = {f"values.{i}": group.values.data for i, group in enumerate(self.groups)}
         for i, group in enumerate(self.groups):
-            for name, tensor in self.adamw.state.get(group.values, {}).items():
+            for name, tensor in self.adamw.state.get(group.values, {}).items() if self.adamw else ():
                 tensors[f"{name}.{i}"] = tensor
         if self.muon:
             tensors["momentum"] = self.muon.momentum
@@ -96,7 +95,7 @@ class FlatOptimizer:
         for i, group in enumerate(self.groups):
             group.values.data.copy_(state[f"values.{i}"])
             names = [name for name in ("step", "exp_avg", "exp_avg_sq") if f"{name}.{i}" in state]
-            if names:
+            if names and self.adamw:
                 self.adamw.state[group.values] = {name: state[f"{name}.{i}"].clone() for name in names}
         if self.muon:
             self.muon.momentum.copy_(state["momentum"])

@@ -87,7 +87,7 @@ const CONFIG_READERS = [
       norm_eps: Number(config.rms_norm_eps ?? 1e-6), norm_place: GEMMA.slice(1).includes(kind) ? "sandwich" : "pre",
       activation: gemma ? "gelu-tanh" : activationOf(config.hidden_activation || config.hidden_act || "silu"),
       bias: kind === "qwen2" ? "qkv" : config.attention_bias ? "all" : "none", qk_norm: normed, rope_base,
-      tied: Boolean(config.tie_word_embeddings ?? gemma), softcap: Number(config.final_logit_softcapping || 0),
+      tied: Boolean(config.tie_word_embeddings ?? gemma), ...(gemma ? { embedding_scale: config.hidden_size ** 0.5 } : {}), softcap: Number(config.final_logit_softcapping || 0),
     });
     return described(sizes, depth, stated(config, "intermediate_size"), options);
   }],
