@@ -104,12 +104,11 @@ class LongformerAttention(WholeSequence, WindowedAttention):
         biases = [None] * 3 if bias is None else list(bias.split(sizes))
         queries = nn.functional.linear(x[:, : self.first], query, biases[0])
         keys, values = (nn.functional.linear(x, w, b) for w, b in zip(others, biases[1:], strict=True))
-        split = (
-            _split_heads(queries, self.shape.heads),
-            *(_split_heads(one, self.shape.kv_heads) for one in (keys, values)),
-        )
+        queries = _split_heads(queries, self.shape.heads)
+        keys, values = (_split_heads(one, self.shape.kv_heads) for one in (keys, values))
         real = None if padding is None else padding[:, None, None, :]
-        return plain_attention(*split, self._scale, real, None, self.dropout if self.training else 0.0)[0]
+        dropout = self.dropout if self.training else 0.0
+        return plain_attention(queries, keys, values, self._scale, real, None, dropout)[0]
 
 
 MIXER = Longformer

@@ -109,7 +109,7 @@ class StyledBlock(Block):
             x = x + self.attention(self.norms[0](x))
             x = x + on_grid(self.places[1], x)
             return x + mlp(self.norms[1](x)), beside
-        return cast(Tensor, super().forward(x)), beside
+        return super().forward(x), beside
 
 
 class ClassBlock(Block):
@@ -139,7 +139,7 @@ class TNTBlock(Block):
     def forward(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         beside = self.inner(beside)
         joined = self.join(self.inner_norm(beside).flatten(1)).unflatten(0, (len(x), -1))
-        return cast(Tensor, super().forward(x + F.pad(joined, (0, 0, 1, 0)))), beside
+        return super().forward(x + F.pad(joined, (0, 0, 1, 0))), beside
 
 
 def _depthwise(width: int, **factory: Any) -> nn.Conv2d:
