@@ -7,8 +7,8 @@ import torch
 from hypothesis import assume, example, given, settings
 from torch.utils.flop_counter import FlopCounterMode
 
+from headwise.activations import activation_bytes
 from headwise.cost import (
-    activation_bytes,
     cached_per_token,
     cost_of,
     decode_flops,

@@ -16,13 +16,14 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 HOUSE = """
-spec extras shown shape options gpu known cost search
-layers models data tasks measure theory training store sweep ledger charts studies comparison checkpoints hf_model
+spec extras shown notation shape options mixer gpu styles activations known cost search
+layers mixers models data tasks measure theory training store sweep ledger charts studies
+comparison checkpoints hf_model
 report cli __init__ __main__
 """
 LIGHT = """
-spec extras shown shape options gpu.kernels known cost search cli.app training.run store.store store.rows store.exported
-sweep.plan sweep.drive ledger.special
+spec extras shown notation shape options mixer styles activations gpu.kernels known cost search cli.app training.run
+store.store store.rows store.exported sweep.plan sweep.drive ledger.special
 ledger.judge ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text
 studies._recipes.statistics theory.bounds theory.needs charts.grammar charts.curves charts.ranks
 comparison.answer comparison.suggest comparison.command comparison.tables comparison.verdict comparison.prediction

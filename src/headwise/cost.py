@@ -1,4 +1,4 @@
-"""What a shape costs: parameters, FLOPs, cache and activation bytes. Exact integers, but for activations.
+"""What a shape costs: parameters, FLOPs, cache. Exact integers; `activations.py` estimates what training keeps.
 
     >>> cost_of("gpt2").parameters["total"]
     124439808
@@ -17,18 +17,32 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headwise.activations import activation_bytes, norm_saved
 from headwise.gpu.kernels import kernel_fit
 from headwise.known import KNOWN, Known, find
-from headwise.options import ModelOptions
+from headwise.mixer import ATTENTION, Mixer, find_mixer, layer_mixers
+from headwise.options import ModelOptions, mixer_words
 from headwise.shape import AttentionShape, ModelShape
 from headwise.shown import Shown
 from headwise.spec import SpecError
+from headwise.styles import (
+    CLASS_LAYERS,
+    block_parameters,
+    block_products,
+    check_style,
+    inner_layer,
+    merge_parameters,
+    merge_products,
+    stage_tokens,
+    stem_parameters,
+    stem_products,
+    words,
+)
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "float8": 1, "int8": 1}
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
 DEFAULT_CONTEXT = 1024
 FORWARDS_PER_STEP = 3  # a training step in forward passes: the backward pass is two
-CACHE, LEAST_SAMPLES = 8 * 2**20, 32  # bytes of a core's cache; fewer samples make products too thin
 BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
 
 
@@ -88,17 +102,20 @@ def cost_of(
     batch: int = 1,
     dtype: str = "bfloat16",
     family: str = "",
+    mixer: str = "",
     **details: Any,
 ) -> Cost:
     """Everything `headwise cost` shows, of a shape, a known model or the name of either.
 
     `dtype` is that of weights and cache; training is counted in float32. A `family` makes a bare shape a model, with
-    the `details` it needs: `cost_of("w512-h8-L6", family="llama", vocab=32000)`.
+    the `details` it needs: `cost_of("w512-h8-L6", family="llama", vocab=32000)`. A `mixer` takes the place of the
+    model's own.
     """
     if isinstance(model, ModelShape):
         model = str(model) if family else Known("", model)
     known = find(model, family, context=context, **details) if isinstance(model, str) else model
     options = options or known.options
+    options = options.replace(mixer=mixer) if mixer else options
     shape = options.complete(known.shape)
     dtype = read_dtype(dtype)
     if batch < 1:
@@ -111,10 +128,10 @@ def cost_of(
         added = sum(parts.values()) - counts["norms"]
         counts |= {**parts, "body": counts["body"] + added, "total": counts["total"] + added}
     products = 2 * experts.products(shape.width) if experts else 0
-    kept = experts.layers * _norm_saved(options, shape.width) + experts.saved(shape.width) if experts else 0
+    kept = experts.layers * norm_saved(options, shape.width) + experts.saved(shape.width) if experts else 0
     forward = forward_flops(shape, options, length) + products * length
     cached = kv_bytes_per_token(shape, options, dtype)
-    kv_bytes = batch * cached_numbers(shape, known.windows, length) * DTYPE_BYTES[dtype]
+    kv_bytes = batch * cached_numbers(shape, options, known.windows, length) * DTYPE_BYTES[dtype]
     active = counts["total"] - (experts.idle(shape.width) if experts else 0)
     tied = options.family == "decoder" and options.tied
     looked_up = counts["embeddings"] - (options.vocab * shape.width if tied else 0)  # a row of the table, not all of it
@@ -212,12 +229,15 @@ def sequence_length(options: ModelOptions, context: int = 0) -> int:
 def parameters(shape: ModelShape, options: ModelOptions) -> dict[str, int]:
     """Parameters by part, `body` (what shapes are compared on) and `total`. A bias counts with its matrix."""
     parts: Counter[str] = Counter(dict.fromkeys((*BODY_PARTS, "embeddings", "head"), 0))
-    for (attention, mlp), times in counted_layers(shape, options):
-        for name, count in layer_parameters(attention, mlp, options).items():
+    check_style(shape, options)
+    for (attention, mlp, mixer), times in counted_layers(shape, options):
+        for name, count in layer_parameters(attention, mlp, options, mixer).items():
             parts[name] += times * count
-    parts["norms"] += _norm(options, shape.width) * options.final_norm
+    last = shape.layers[-1].width
+    parts["norms"] += _norm(options, last) * options.final_norm
+    parts.update(_styled_parts(shape, options))
     body = sum(parts.values())
-    parts["embeddings"], parts["head"] = _embeddings(shape.width, options), _head(shape.width, options)
+    parts["embeddings"], parts["head"] = _embeddings(shape.width, options), _head(last, options)
     return {**parts, "body": body, "total": sum(parts.values())}
 
 
@@ -227,29 +247,30 @@ def parameter_counts(shape: ModelShape, options: ModelOptions) -> dict[str, int]
     return {"parameters": counts["total"], "parameters_body": counts["body"]}
 
 
-def counted_layers(shape: ModelShape, options: ModelOptions) -> Iterable[tuple[tuple[AttentionShape, int], int]]:
-    """The different layers, each with its MLP, as these options build them, and how many there are of each."""
+def counted_layers(shape: ModelShape, options: ModelOptions) -> Iterable[tuple[tuple[AttentionShape, int, Mixer], int]]:
+    """The different layers as these options build them, each with its MLP and mixer, and how many there are of each."""
     shape = options.complete(shape)
-    return Counter(zip(shape.layers, shape.mlps, strict=True)).items()
+    return Counter(zip(shape.layers, shape.mlps, layer_mixers(options, shape), strict=True)).items()
 
 
-def layer_parameters(shape: AttentionShape, mlp: int, options: ModelOptions) -> dict[str, int]:
+def stack_parameters(shape: AttentionShape, mlp: int, depth: int, options: ModelOptions) -> int:
+    """Parameters of so many equal layers, but for the mixers that the options give them."""
+    mixers = Counter(mixer_words(options.mixer, depth))
+    counts = ((layer_parameters(shape, mlp, options, find_mixer(word)), times) for word, times in mixers.items())
+    return sum(times * sum(parts.values()) for parts, times in counts)
+
+
+def layer_parameters(
+    shape: AttentionShape, mlp: int, options: ModelOptions, mixer: Mixer = ATTENTION
+) -> dict[str, int]:
     """Parameters of one block, by part."""
-    w, h, g, r, v = shape.width, shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank
-    c, q, p = shape.kv_latent, shape.q_latent, shape.rope_rank
-    qkv, every = options.bias != "none", options.bias == "all"
-    parts = dict.fromkeys(BODY_PARTS, 0)
-    parts["query"] = h * r * q if q else h * r * (w + qkv)
-    parts["key"] = c * g * (r - p) + p * (w + qkv) if c else g * r * (w + qkv)
-    parts["value"] = c * g * v if c else g * v * (w + qkv)
-    parts["output"] = w * (h * v + every)
-    parts["latents"] = (q + c) * (w + qkv + 1)  # down-projections, and one norm weight for each number
+    w, every = shape.width, options.bias == "all"
+    parts = dict.fromkeys(BODY_PARTS, 0) | mixer.parameters(shape, options)
     if mlp:
         first = mlp * (2 if options.mlp_kind == "gated" else 1)
         parts["mlp"] = first * (w + every) + w * (mlp + every)
     norms = (2 if mlp else 1) * (2 if options.norm_place == "sandwich" else 1)
-    parts["norms"] = norms * _norm(options, w)
-    parts["norms"] += (r + (p if c else r)) * (options.qk_norm == "rms") + h * options.logit_scale
+    parts["norms"] += norms * _norm(options, w)
     return parts
 
 
@@ -257,11 +278,29 @@ def _norm(options: ModelOptions, width: int) -> int:
     return {"layer": 2 * width, "rms": width, "unit": 1}.get(options.norm, 0)
 
 
+def _styled_parts(shape: ModelShape, options: ModelOptions) -> dict[str, int]:
+    """What the blocks of a style have beside those of a ViT, between stages, and in layers for the class token."""
+    if options.style == "vit":
+        return {}
+    parts = {"style": sum(block_parameters(layer.width, options) for layer in shape.layers)}
+    merged = [merge_parameters(shape.width * 2**stage, options) for stage in range(len(shape.stages) - 1)]
+    parts["merging"] = sum(merged)
+    if options.style == "tnt":
+        layer, mlp = inner_layer(options)
+        parts["style"] += shape.depth * sum(layer_parameters(layer, mlp, options).values())
+    if options.style == "xcit":
+        own = sum(layer_parameters(shape.layers[-1], shape.mlps[-1], options, find_mixer("class-token")).values())
+        parts["style"] += CLASS_LAYERS * (own + 2 * shape.width)
+    return parts
+
+
 def _embeddings(w: int, options: ModelOptions) -> int:
     if options.family == "encoder":
         return 0
     norm = _norm(options, w) * options.embedding_norm
     if options.family == "vit":
+        if options.style != "vit":
+            return stem_parameters(w, options)
         patches = (options.channels * options.patch**2 + 1) * w
         return patches + w + options.tokens * w
     places = options.context * (options.positions == "learned")
@@ -289,9 +328,33 @@ def _head(w: int, options: ModelOptions) -> int:
 
 def forward_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
     """One forward pass over one sequence."""
+    if options.style != "vit":
+        return _styled_flops(shape, options)
     layers = counted_layers(shape, options)
-    body = sum(times * layer_flops(a, mlp, options, tokens, tokens) for (a, mlp), times in layers)
+    body = sum(times * layer_flops(a, mlp, options, tokens, tokens, mixer=m) for (a, mlp, m), times in layers)
     return body + _edge_flops(shape.width, options, tokens)
+
+
+def _styled_flops(shape: ModelShape, options: ModelOptions) -> int:
+    """Of one image, whose size decides the tokens of each stage."""
+    check_style(shape, options)
+    mixers = layer_mixers(options, shape)
+    flops = 2 * stem_products(shape.width, options) + 2 * shape.layers[-1].width * options.classes
+    for layer, mlp, mixer, stage in zip(shape.layers, shape.mlps, mixers, shape.stage_of, strict=True):
+        tokens = stage_tokens(options, stage)
+        flops += layer_flops(layer, mlp, options, tokens, tokens, mixer=mixer)
+        flops += 2 * block_products(layer.width, tokens, options)
+    for stage in range(len(shape.stages) - 1):
+        flops += 2 * merge_products(shape.width * 2**stage, stage_tokens(options, stage))
+    if options.style == "tnt":
+        inner, mlp = inner_layer(options)
+        own = layer_flops(inner, mlp, options, words(options), words(options))
+        flops += shape.depth * (options.tokens - 1) * own
+    if options.style == "xcit":
+        layer, keys = shape.layers[-1], options.tokens + 1
+        own = find_mixer("class-token").products(layer, options, keys, keys) + 2 * shape.mlps[-1] * shape.width
+        flops += CLASS_LAYERS * 2 * own
+    return flops
 
 
 def training_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int:
@@ -301,22 +364,24 @@ def training_flops(shape: ModelShape, options: ModelOptions, tokens: int) -> int
 
 def decode_flops(shape: ModelShape, options: ModelOptions, context: int) -> int:
     """One token more, after `context` cached ones. A latent is attended to as it is where that is cheaper."""
-    layers = counted_layers(shape, options)
-    body = sum(times * layer_flops(a, mlp, options, 1, context + 1, cached=True) for (a, mlp), times in layers)
+    layers, keys = counted_layers(shape, options), context + 1
+    body = sum(times * layer_flops(a, mlp, options, 1, keys, cached=True, mixer=m) for (a, mlp, m), times in layers)
     return body + (2 * shape.width * options.vocab if options.family == "decoder" else 0)
 
 
 def layer_flops(
-    shape: AttentionShape, mlp: int, options: ModelOptions, queries: int, keys: int, *, cached: bool = False
+    shape: AttentionShape,
+    mlp: int,
+    options: ModelOptions,
+    queries: int,
+    keys: int,
+    *,
+    cached: bool = False,
+    mixer: Mixer = ATTENTION,
 ) -> int:
     """One block: `queries` new tokens attend to `keys` tokens; with a cache only the new ones are projected."""
-    w, h, g, r, v = shape.width, shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank
-    c, q, p = shape.kv_latent, shape.q_latent, shape.rope_rank
-    per_token = w * (q or h * r) + q * h * r + h * v * w
-    per_token += w * (c + p) if c else w * g * (r + v)
-    per_token += mlp * w * (3 if options.mlp_kind == "gated" else 2)
-    expanded, absorbed = shape.products(queries, keys)
-    return 2 * (queries * per_token + (absorbed if cached and shape.absorbs(queries, keys) else expanded))
+    per_token = mlp * shape.width * (3 if options.mlp_kind == "gated" else 2)
+    return 2 * (queries * per_token + mixer.products(shape, options, queries, keys, cached))
 
 
 def _edge_flops(w: int, options: ModelOptions, tokens: int) -> int:
@@ -341,107 +406,17 @@ def cached_per_token(shape: ModelShape) -> int:
     return sum(layer.cached_per_token for layer in shape.layers)
 
 
-def cached_numbers(shape: ModelShape, windows: tuple[int, ...], context: int) -> int:
+def cached_numbers(shape: ModelShape, options: ModelOptions, windows: tuple[int, ...], context: int) -> int:
     """Numbers that all layers cache of a whole sequence; a layer with a window keeps no more than that (0: no window).
 
-    Of a shape that leaves nothing to options.
+    `windows` are those of a known model that its options do not say.
     """
-    if not windows:
-        return cached_per_token(shape) * context
-    spans = (min(context, window or context) for window in windows)
-    return sum(layer.cached_per_token * span for layer, span in zip(shape.layers, spans, strict=True))
+    shape = options.complete(shape)
+    spans = [min(context, window or context) for window in windows or (0,) * shape.depth]
+    mixers = layer_mixers(options, shape)
+    return sum(m.kept(layer, span) for layer, m, span in zip(shape.layers, mixers, spans, strict=True))
 
 
 def kv_bytes_per_token(shape: ModelShape, options: ModelOptions, dtype: str = "bfloat16") -> int:
     """Bytes of the KV cache per token, in 16 bits unless another type is asked for."""
-    return cached_per_token(options.complete(shape)) * DTYPE_BYTES[dtype]
-
-
-def activation_bytes(
-    shape: ModelShape, options: ModelOptions, tokens: int, batch: int = 1, *, fused: bool = False
-) -> int:
-    """Float32 bytes kept for the backward pass; an estimate, within 10 % of what autograd saves.
-
-    Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once. The
-    plain path keeps the attention weights; a fused kernel, which runs by default, keeps none, and no mask.
-    """
-    layers = counted_layers(shape, options)
-    numbers = sum(times * _layer_saved(a, mlp, options, tokens, batch, fused) for (a, mlp), times in layers)
-    return 4 * (numbers + batch * tokens * _edge_saved(shape.width, options))
-
-
-def fitting_micro_batches(shape: ModelShape, options: ModelOptions, tokens: int, batch: int) -> int:
-    """Parts of a batch whose activations stay in a core's cache: a power of two, of 32 samples or more.
-
-    A pure function of sizes, so that it can stand in a run's spec.
-    """
-    parts = 1
-    while batch // (2 * parts) >= LEAST_SAMPLES and activation_bytes(shape, options, tokens, batch // parts) > CACHE:
-        parts *= 2
-    return parts
-
-
-def _layer_saved(shape: AttentionShape, mlp: int, options: ModelOptions, tokens: int, batch: int, fused: bool) -> int:
-    w, parts = shape.width, 2 if mlp else 1
-    norm = _norm_saved(options, w)
-    per_token = parts * (w + norm * (2 if options.norm_place == "sandwich" else 1))
-    per_token += _attention_saved(shape, options, tokens, fused) + _mlp_saved(mlp, options)
-    shared = 0
-    if options.causal and not fused:
-        shared += tokens * tokens // 4  # the mask, a byte per pair
-    if options.positions == "rotary":
-        shared += 2 * tokens * shape.rotated  # cosines and sines, for queries and for keys
-    return batch * tokens * per_token + shared
-
-
-def _attention_saved(shape: AttentionShape, options: ModelOptions, tokens: int, fused: bool) -> int:
-    h, g, r, v, c, q = shape.heads, shape.kv_heads, shape.qk_rank, shape.v_rank, shape.kv_latent, shape.q_latent
-    if fused:  # keys and values as they are shared, unless a latent makes them; a logarithm for each query
-        own = h if c else g
-        saved = h * r + own * (r + v) + h * v + h
-    else:
-        saved = 2 * h * r + 2 * h * v  # queries, keys, values, and what the heads give to the output projection
-        saved += h * tokens * (2 if options.causal else 1)  # weights; a mask makes a second copy
-    normed = options.qk_norm != "none"
-    if normed or c or q or options.logit_scale:  # these keep their input, a part of the whole input projection
-        saved += (q or h * r) + (c + shape.rope_rank if c else g * (r + v))
-    if normed:
-        weighted = options.qk_norm == "rms"
-        saved += h * (1 + r * weighted) + (1 + shape.rope_rank * weighted if c else g * (1 + r * weighted))
-        saved += h * r if q else 0  # the norm's own input, which the latent's projection gives
-    saved += 2 * (q + c)  # latents: normalised, and weighted
-    saved += h * r if options.logit_scale and (normed or q) else 0
-    return saved
-
-
-def _mlp_saved(mlp: int, options: ModelOptions) -> int:
-    if options.mlp_kind == "gated":
-        return mlp * (5 if options.activation == "relu2" else 4)
-    return mlp * _activation_saved(options)
-
-
-def _activation_saved(options: ModelOptions) -> int:
-    """Tensors: what goes in and what comes out; ReLU's derivative needs only the second."""
-    return 1 if options.activation == "relu" else 2
-
-
-def _norm_saved(options: ModelOptions, width: int) -> int:
-    """Its input, statistics, and the normalised tokens where a weight multiplies them."""
-    if options.norm == "none":
-        return 0
-    return width + {"layer": 2, "layer-plain": 2, "rms": width + 1, "rms-plain": 1, "unit": width + 2}[options.norm]
-
-
-def _edge_saved(w: int, options: ModelOptions) -> int:
-    """Per token, outside the blocks."""
-    norm = _norm_saved(options, w)
-    saved = norm * options.final_norm
-    read = w * (options.head != "none")  # what the head reads
-    if options.family == "vit":
-        return saved + options.channels * options.patch**2 + read
-    if options.family == "encoder":
-        return saved
-    saved += 2 + norm * options.embedding_norm + read  # token numbers take 8 bytes
-    if options.family == "decoder":
-        return saved + options.vocab * bool(options.softcap)
-    return saved + 2 * bool(options.segments) + (_activation_saved(options) * w + norm if options.head == "mlm" else 0)
+    return cached_numbers(shape, options, (), 1) * DTYPE_BYTES[dtype]

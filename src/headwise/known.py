@@ -69,6 +69,7 @@ def _attention_only(name: str, shape: str, **options: Any) -> Known:
 _GPT2: dict[str, Any] = {"vocab": 50_257, "context": 1024}
 _BERT: dict[str, Any] = {"vocab": 30_522, "context": 512}
 _VIT: dict[str, Any] = {"image": 224, "patch": 16, "classes": 1000}
+_STAGED: dict[str, Any] = {**_VIT, "patch": 4}
 _NANOCHAT: dict[str, Any] = {"vocab": 65_536, "context": 2048}
 _CRAMMED: dict[str, Any] = {
     "vocab": 32_768,
@@ -123,6 +124,17 @@ KNOWN: dict[str, Known] = {
         _known("qwen3-8b", "w4096-h32-g8-L36-m12288", "llama", 8_190_735_360, **_QWEN3),
         _known("gemma3-270m", "w640-h4-r256-g1-L18-m2048", "llama", 268_098_176, **_GEMMA3),
         _known("gemma3-1b", "w1152-h4-r256-g1-L26-m6912", "llama", 999_885_952, **_GEMMA3),
+        _known("xcit-s12", "w384-h8-L12", "xcit", None, **_VIT),
+        _known("xcit-s24", "w384-h8-L24", "xcit", None, **_VIT),
+        _known("xcit-m24", "w512-h8-L24", "xcit", None, **_VIT),
+        _known("xcit-l24", "w768-h16-L24", "xcit", None, **_VIT),
+        _known("tnt-s", "w384-h6-L12", "tnt", None, inner="w24-h4", **_VIT),
+        _known("tnt-b", "w640-h10-L12", "tnt", None, inner="w40-h4", **_VIT),
+        _known("davit-t", "w96-h3-L2,2,6,2", "davit", 28_360_168, **_STAGED),
+        _known("davit-s", "w96-h3-L2,2,18,2", "davit", 49_745_896, **_STAGED),
+        _known("davit-b", "w128-h4-L2,2,18,2", "davit", 87_954_408, **_STAGED),
+        _known("davit-l", "w192-h6-L2,2,18,2", "davit", 196_811_752, **_STAGED),
+        _known("swin-t", "w96-h3-L2,2,6,2", "swin", 28_288_354, **_STAGED),
         _attention_only("deepseek-v2-lite", "w2048-h16-r192-v128-c512-p64-L27-m0"),
         _attention_only("deepseek-v3", "w7168-h128-r192-v128-c512-q1536-p64-L61-m0"),
     )

@@ -7,6 +7,8 @@ are the usual combinations. Nothing here needs torch.
 
 import json
 import math
+import re
+from itertools import cycle, islice
 from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -17,8 +19,12 @@ from headwise.spec import Spec, SpecError
 Family = Literal["encoder", "decoder", "vit", "bert"]
 Norm = Literal["layer", "layer-plain", "rms", "rms-plain", "unit", "none"]
 FACTS = ("vocab", "context", "image", "patch", "channels", "classes")  # options that data may decide
-LATER = ("rope_scaling", "attention_softcap", "embedding_scale")  # fields that keys made before do not have
+# fields that keys made before do not have
+LATER = ("rope_scaling", "attention_softcap", "embedding_scale", "style", "inner", "mixer")
 Activation = Literal["relu", "relu2", "gelu", "gelu-tanh", "silu"]
+Style = Literal["vit", "xcit", "tnt", "swin", "davit"]
+PLAIN = "attention"  # the mixer of a block where nothing else is said
+_MIXER = re.compile(r"([a-z][a-z-]*?)((?:-\d{1,9})*)(?:x(\d{1,5}))?")
 
 
 class RopeScaling(Spec):
@@ -120,6 +126,9 @@ class ModelOptions(Spec):
     patch: int = Field(default=0, description="side of a square patch, in pixels")
     channels: int = Field(default=3, description="of an image")
     whitened: bool = Field(default=False, description="an image's tokens made orthogonal before the first block")
+    style: Style = Field(default="vit", description="of a vit: what stands around attention, as its authors have it")
+    inner: str = Field(default="", description="with style 'tnt': the shape of the transformer inside each patch")
+    mixer: str = Field(default=PLAIN, description="what mixes tokens: one name, or a list that repeats over the layers")
     rope_scaling: str = Field(default="", description="llama3:factor=8,context=8192; yarn:...; linear:factor=2")
     attention_softcap: float = Field(default=0.0, ge=0, description="bound on attention's logits; 0 for none")
     embedding_scale: float = Field(default=1.0, gt=0, description="what tokens' embeddings are multiplied by")
@@ -148,6 +157,9 @@ class ModelOptions(Spec):
             raise SpecError(f"patches of {self.patch} do not tile an image of {self.image}; use a divisor")
         if self.whitened and self.family != "vit":
             raise SpecError("whitened tokens depend on later ones too: leave whitened out, or use family 'vit'")
+        mixer_words(self.mixer, 1)
+        if (self.style != "vit" and self.family != "vit") or bool(self.inner) != (self.style == "tnt"):
+            raise SpecError("a style is of the family vit, and style 'tnt' needs an inner shape such as inner=w24-h4")
         if self.scaling and self.positions != "rotary":
             raise SpecError(f"rope_scaling stretches rotary positions, and these are {self.positions}")
         if self.embedding_scale != 1.0 and self.family != "decoder":
@@ -179,7 +191,29 @@ class ModelOptions(Spec):
     @property
     def tokens(self) -> int:
         """Tokens the body sees for one whole input: an image's patches and its class token, else the context."""
+        if self.style in ("swin", "davit", "xcit"):  # means of all patches, or a class token that comes late
+            return (self.image // self.patch) ** 2
         return (self.image // self.patch) ** 2 + 1 if self.family == "vit" else self.context
+
+
+def read_mixer(item: str) -> tuple[str, list[int], int]:
+    """Name, numbers and repetitions of one item of `options.mixer`: `window-64x5`."""
+    match = _MIXER.fullmatch(item.strip())
+    if match is None or match[3] == "0":
+        raise SpecError(
+            f"cannot read '{item[:40]}' as a mixer; write a name and its numbers, as in window-64, and where layers "
+            "differ a list, as in window-64x3,attention"
+        )
+    return match[1], [int(number) for number in match[2].split("-")[1:]], int(match[3] or 1)
+
+
+def mixer_words(pattern: str, depth: int) -> tuple[str, ...]:
+    """The mixer of each layer as it is written: the list, as often as it takes."""
+    listed: list[str] = []
+    for item in pattern.split(","):
+        name, numbers, times = read_mixer(item)
+        listed += ["-".join([name, *map(str, numbers)])] * times
+    return tuple(islice(cycle(listed), depth))
 
 
 _LLAMA: dict[str, Any] = {
@@ -242,8 +276,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+STYLES: dict[str, dict[str, Any]] = {  # vision transformers whose blocks are not plain
+    "xcit": {**PRESETS["vit"], "positions": "none", "style": "xcit", "mixer": "xca"},
+    "tnt": {**PRESETS["vit"], "norm_eps": 1e-5, "style": "tnt", "inner": "w24-h4"},
+    "swin": {**PRESETS["vit"], "norm_eps": 1e-5, "positions": "none", "style": "swin", "mixer": "swin-7,swin-7-3"},
+    "davit": {**PRESETS["vit"], "norm_eps": 1e-5, "positions": "none", "style": "davit", "mixer": "squares-7,channels"},
+}
+
+
 def preset(name: str, **changes: Any) -> ModelOptions:
     """The options of a usual kind of model, with changes: `preset("llama", vocab=32000, context=2048)`."""
-    if name not in PRESETS:
-        raise SpecError(f"no family '{name}'; there are {', '.join(PRESETS)}")
-    return ModelOptions(**{**PRESETS[name], **changes})
+    known = PRESETS | STYLES
+    if name not in known:
+        raise SpecError(f"no family '{name}'; there are {', '.join(known)}")
+    return ModelOptions(**{**known[name], **changes})

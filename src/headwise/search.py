@@ -10,14 +10,16 @@ the depth. Budgets: `params` (of the body), `flops` (training, per token), `kv` 
 numbers per token). No torch here; equal time needs measurements: `measure.step_time`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from headwise.cost import layer_flops, layer_parameters, parameters, sequence_length
+from headwise.cost import forward_flops, layer_flops, parameters, sequence_length, stack_parameters
 from headwise.known import Known, find
-from headwise.options import ModelOptions
+from headwise.mixer import find_mixer
+from headwise.options import ModelOptions, mixer_words
 from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
 from headwise.shown import Shown
 from headwise.spec import SpecError
@@ -29,15 +31,16 @@ MOST_CANDIDATES = 100_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A uniform stack: one layer, repeated."""
+    """A uniform stack: one layer, repeated; with stages, as it is in the first."""
 
     layer: AttentionShape
     mlp: int
     depth: int
+    stages: tuple[int, ...] = ()
 
     @property
     def shape(self) -> ModelShape:
-        return ModelShape(depth=self.depth, mlp=self.mlp, **self.layer.model_dump())
+        return ModelShape(depth=self.depth, mlp=self.mlp, stages=self.stages, **self.layer.model_dump())
 
 
 @dataclass(frozen=True)
@@ -91,35 +94,36 @@ def equal_cost(
     tolerance: float | str = 0.01,
     vary: Sequence[str] = ("heads",),
     context: int = 0,
+    mixer: str = "",
 ) -> EqualShapes:
     """Every shape that costs what the base costs, ordered by heads, ranks, sharing, latents, depth, MLP.
 
     `base` is a shape or the name of a known model, whose options count where none are given. `hold` is params, flops or
-    kv (for equal time see `equal_time`), `tolerance` how far that cost may be off (0.01 or "1%"), `vary` any of AXES.
+    kv (for equal time see `equal_time`), `tolerance` how far that cost may be off (0.01 or "1%"), `vary` any of AXES. A
+    `mixer` takes the place of the model's.
     """
     known = find(base) if isinstance(base, str) else base if isinstance(base, Known) else Known("", base)
     options = options or known.options
+    options = options.replace(mixer=mixer) if mixer else options
     base = options.complete(known.shape)
     tolerance, vary = read_fraction(tolerance), tuple(vary)
-    if hold not in _PER_LAYER:
-        raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_LAYER)} and time")
+    if hold not in _PER_STACK:
+        raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_STACK)} and time")
     if not 0 <= tolerance < 1:
         raise SpecError(f"a tolerance of {tolerance:g} makes no sense here; use 0 to 0.99, or a percentage as in 1%")
     start = starting_point(base)
     length = sequence_length(options, context)
-    per_layer = _PER_LAYER[hold]
-    budget = per_layer(start.layer, start.mlp, options, length) * start.depth
+    budget = _PER_STACK[hold](start, options, length)
     counts = parameters(base, options)
     own, rest = counts["body"], counts["total"] - counts["body"]  # embeddings and head: the width stays
     note = "attention only: its experts are not counted" if known.experts else ""
     rows: dict[Candidate, EqualCostShape] = {}
     for candidate in candidates(start, vary, options):
-        met = _meet(candidate, budget, tolerance, vary, lambda layer, mlp: per_layer(layer, mlp, options, length))
+        met = _meet(candidate, budget, tolerance, vary, lambda one: _PER_STACK[hold](one, options, length))
         if met is None or met in rows:
             continue
-        cost = per_layer(met.layer, met.mlp, options, length) * met.depth
-        edge = own - sum(layer_parameters(start.layer, start.mlp, options).values()) * start.depth
-        body = sum(layer_parameters(met.layer, met.mlp, options).values()) * met.depth + edge
+        cost = _PER_STACK[hold](met, options, length)
+        body = own + body_parameters(met, options) - body_parameters(start, options)
         rows[met] = EqualCostShape(met.shape, body + rest, body, body / own - 1, cost / budget - 1)
     return EqualShapes((rows[candidate] for candidate in sorted(rows, key=_order)), str(base), hold, note)
 
@@ -134,19 +138,32 @@ def read_fraction(text: float | str) -> float:
         raise SpecError(f"cannot read the tolerance '{text}'; write 1% or 0.01") from None
 
 
-def _parameters(layer: AttentionShape, mlp: int, options: ModelOptions, _: int) -> int:
-    return sum(layer_parameters(layer, mlp, options).values())
+def body_parameters(stack: Candidate, options: ModelOptions) -> int:
+    """But for the last norm, unless there are stages or a style."""
+    if stack.stages or options.style != "vit":
+        return parameters(stack.shape, options)["body"]
+    return stack_parameters(stack.layer, stack.mlp, stack.depth, options)
 
 
-def _flops(layer: AttentionShape, mlp: int, options: ModelOptions, length: int) -> int:
-    return layer_flops(layer, mlp, options, length, length)
+def _parameters(stack: Candidate, options: ModelOptions, _: int) -> int:
+    return body_parameters(stack, options)
 
 
-def _cached(layer: AttentionShape, mlp: int, options: ModelOptions, _: int) -> int:
-    return layer.cached_per_token
+def _flops(stack: Candidate, options: ModelOptions, length: int) -> int:
+    if stack.stages or options.style != "vit":
+        return forward_flops(stack.shape, options, length)
+    mixers = Counter(mixer_words(options.mixer, stack.depth))
+    return sum(
+        times * layer_flops(stack.layer, stack.mlp, options, length, length, mixer=find_mixer(word))
+        for word, times in mixers.items()
+    )
 
 
-_PER_LAYER: dict[str, Callable[[AttentionShape, int, ModelOptions, int], int]] = {
+def _cached(stack: Candidate, options: ModelOptions, _: int) -> int:
+    return sum(find_mixer(word).kept(stack.layer, 1) for word in mixer_words(options.mixer, stack.depth))
+
+
+_PER_STACK: dict[str, Callable[[Candidate, ModelOptions, int], int]] = {
     "params": _parameters,
     "flops": _flops,
     "kv": _cached,
@@ -158,10 +175,10 @@ _PER_LAYER: dict[str, Callable[[AttentionShape, int, ModelOptions, int], int]] =
 
 def starting_point(base: ModelShape) -> Candidate:
     """The base as a stack of equal layers, which is what can be searched."""
-    if len(set(zip(base.layers, base.mlps, strict=True))) > 1:
+    if not base.stages and len(set(zip(base.layers, base.mlps, strict=True))) > 1:
         equal = ModelShape.of([base.layers[0]] * base.depth, [base.mlps[0]] * base.depth)
         raise ShapeError(f"the layers of {base} differ, and a search needs equal ones", lambda: [str(equal)])
-    return Candidate(base.layers[0], base.mlps[0], base.depth)
+    return Candidate(base.layers[0], base.mlps[0], base.depth, base.stages)
 
 
 def candidates(
@@ -171,6 +188,8 @@ def candidates(
     if not vary or not set(vary) <= set(AXES):
         wrong = ", ".join(f"'{axis}'" for axis in vary if axis not in AXES) or "nothing"
         raise SpecError(f"cannot vary {wrong}; there are {', '.join(AXES)}")
+    if start.stages and "depth" in vary:
+        raise SpecError("depth is not varied where there are stages: give shapes with other numbers, as in L1,1,3,1")
     combined = list(islice(_combinations(start, vary, options.positions == "rotary"), most + 1))
     if len(combined) > most:
         raise SpecError(f"more than {most:,} candidates are too many here; vary fewer axes")
@@ -185,7 +204,7 @@ def _combinations(start: Candidate, vary: tuple[str, ...], rotary: bool) -> Iter
     mlps = range(half, 8 * layer.width + 1, half) if "mlp" in vary else [start.mlp]
     for attention in _attentions(layer, vary, rotary):
         for depth, mlp in product(depths, mlps):
-            yield Candidate(attention, mlp, depth)
+            yield Candidate(attention, mlp, depth, start.stages)
 
 
 def _attentions(base: AttentionShape, vary: tuple[str, ...], rotary: bool) -> Iterator[AttentionShape]:
@@ -248,21 +267,21 @@ def _meet(
     budget: int,
     tolerance: float,
     vary: tuple[str, ...],
-    cost: Callable[[AttentionShape, int], int],
+    cost: Callable[[Candidate], int],
 ) -> Candidate | None:
     """The candidate, or with another MLP, or with another depth: the first that costs what it should."""
-    layer, mlp, depth = candidate.layer, candidate.mlp, candidate.depth
-    own = cost(layer, mlp)
-    if _near(own * depth, budget, tolerance):
+    mlp, depth = candidate.mlp, candidate.depth
+    own = cost(candidate)
+    if _near(own, budget, tolerance):
         return candidate
-    if "mlp" not in vary and mlp and (slope := cost(layer, mlp + STEP) - own):
-        solved = mlp + STEP * round((budget / depth - own) / slope)
-        if STEP <= solved <= LARGEST and _near(cost(layer, solved) * depth, budget, tolerance):
-            return replace(candidate, mlp=solved)
-    if "depth" not in vary:
-        solved = min(max(1, round(budget / own)), DEEPEST)
-        if _near(own * solved, budget, tolerance):
-            return replace(candidate, depth=solved)
+    if "mlp" not in vary and mlp and (slope := cost(replace(candidate, mlp=mlp + STEP)) - own):
+        solved = replace(candidate, mlp=mlp + STEP * round((budget - own) / slope))
+        if STEP <= solved.mlp <= LARGEST and _near(cost(solved), budget, tolerance):
+            return solved
+    if "depth" not in vary and own and not candidate.stages:
+        solved = replace(candidate, depth=min(max(1, round(budget * depth / own)), DEEPEST))
+        if _near(cost(solved), budget, tolerance):
+            return solved
     return None
 
 

@@ -7,65 +7,22 @@ What is left out takes the usual value, and printing gives the shortest form tha
     >>> shape.qk_rank, shape.mlp, str(shape)
     (64, 2048, 'w512-h8-L12')
 
+Stages: in `w96-h3-L2,2,6,2` each has twice the width, heads and MLP of the one before, and a quarter of its tokens.
 Layers may differ. `h8x4,4x8` is four layers of 8 heads, then eight of 4; in data, `heads=(8, 8, 8, 8, 4, ...)`.
 H·r need not equal the width: that is the point of the project. Nothing here needs torch.
 """
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
-from itertools import groupby
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from headwise.notation import DEEPEST, EXAMPLES, LARGEST, LETTERS, SCALARS, Misfit, ShapeError, Sizes, read, write_sizes
 from headwise.spec import Spec, SpecError
 
-LETTERS = {
-    "w": "width",
-    "h": "heads",
-    "r": "qk_rank",
-    "v": "v_rank",
-    "g": "kv_heads",
-    "c": "kv_latent",
-    "q": "q_latent",
-    "p": "rope_rank",
-    "L": "depth",
-    "m": "mlp",
-}
-EXAMPLES = ("w512-h8-L6", "w1792-h14-r128-L28", "w512-h8x4,4x8")
-LARGEST, DEEPEST = 10_000_000, 10_000
-Sizes = int | tuple[int, ...]
-
-
-class ShapeError(SpecError):
-    """An invalid shape: `problem` says why, `nearest` lists valid shapes near it.
-
-    `find_nearest` runs on demand: it tries other shapes, and those that fail in turn need no neighbours.
-    """
-
-    def __init__(self, problem: str, find_nearest: Callable[[], Iterable[str]] = tuple) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self._find_nearest = find_nearest
-
-    @cached_property
-    def nearest(self) -> tuple[str, ...]:
-        return tuple(self._find_nearest()) or EXAMPLES
-
-    def __str__(self) -> str:
-        return f"{self.problem}; nearest that works: {', '.join(self.nearest)}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SpecError, (str(self),)
-
-
-class _Misfit(Exception):
-    """A check that failed, with the changes of fields that would fix it (None leaves a field out)."""
-
-    def __init__(self, problem: str, *fixes: dict[str, Any]) -> None:
-        self.problem = problem
-        self.fixes = fixes
+__all__ = ["DEEPEST", "EXAMPLES", "LARGEST", "LETTERS", "AttentionShape", "ModelShape", "ShapeError", "Sizes"]
+MOST_STAGES = 6
 
 
 class _Shape(Spec):
@@ -74,7 +31,7 @@ class _Shape(Spec):
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             raise ShapeError(misfit.problem, partial(_fixed, type(self), values, misfit.fixes)) from None
 
 
@@ -94,6 +51,11 @@ class AttentionShape(_Shape):
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         return values | _complete({name: value for name, value in values.items() if name in cls.model_fields})
+
+    def widened(self, factor: int) -> Self:
+        """So many times the width and the heads, of the same ranks."""
+        sizes = {name: factor * getattr(self, name) for name in ("width", "heads", "kv_heads")}
+        return self.model_copy(update=sizes)
 
     @property
     def group(self) -> int:
@@ -149,7 +111,7 @@ class AttentionShape(_Shape):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `w512-h8-r64`; depth and MLP belong to a ModelShape."""
-        values = _read(text)
+        values = read(text, _valid)
         for name in ("depth", "mlp"):
             if name in values:
                 raise ShapeError(f"'{text}' gives {name}, which one attention layer does not have")
@@ -172,20 +134,35 @@ class ModelShape(_Shape):
     q_latent: Sizes = Field(default=0, description="width of the compressed query latent (MLA); 0 for none")
     rope_rank: Sizes = Field(default=0, description="rotated part of a head")
     mlp: Sizes = Field(default=-1, description="hidden width of the MLP; usually 4 × width, 0 for none")
+    stages: tuple[int, ...] = Field(
+        default=(), exclude=True, description="layers of each stage; the next has twice the width, heads and MLP"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in values.items() if name in cls.model_fields and value is not None}
         depth = _depth(given)
-        columns = {name: _spread(value, depth) for name, value in given.items() if name not in _SCALARS}
+        columns = {name: _spread(value, depth) for name, value in given.items() if name not in (*SCALARS, "stages")}
         complete = _complete_layers(given.get("width"), columns, depth)
         collapsed = {name: _collapse([layer[name] for layer in complete]) for name in complete[0]}
         return values | collapsed | {"width": complete[0]["width"], "depth": depth}
 
+    @property
+    def stage_of(self) -> tuple[int, ...]:
+        """The stage of each layer, counted from 0."""
+        return tuple(number for number, count in enumerate(self.stages or (self.depth,)) for _ in range(count))
+
     @cached_property
     def layers(self) -> tuple[AttentionShape, ...]:
         """The attention of each layer; equal layers are one object."""
+        rows = zip(self._first, self.stage_of, strict=True)
+        wider = {(layer, stage): layer.widened(2**stage) for layer, stage in set(rows)} if self.stages else {}
+        return tuple(wider[row] for row in zip(self._first, self.stage_of, strict=True)) if wider else self._first
+
+    @cached_property
+    def _first(self) -> tuple[AttentionShape, ...]:
+        """The attention of each layer as it would be in the first stage."""
         columns = {name: _spread(getattr(self, name), self.depth) for name in AttentionShape.model_fields}
         rows = list(zip(*columns.values(), strict=True))
         made = {row: AttentionShape.model_construct(**dict(zip(columns, row, strict=True))) for row in set(rows)}
@@ -194,12 +171,14 @@ class ModelShape(_Shape):
     @property
     def mlps(self) -> tuple[int, ...]:
         """The MLP's hidden width in each layer."""
-        return tuple(_spread(self.mlp, self.depth))
+        return tuple(mlp * 2**stage for mlp, stage in zip(_spread(self.mlp, self.depth), self.stage_of, strict=True))
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `w512-h8-L12`, in any order and case."""
-        return cls(**_read(text))
+        values = read(text, _valid)
+        stages = values.get("depth")
+        return cls(**values | {"depth": sum(stages), "stages": stages} if isinstance(stages, tuple) else values)
 
     @classmethod
     def of(cls, layers: Sequence[AttentionShape], mlps: Sequence[int]) -> Self:
@@ -211,10 +190,9 @@ class ModelShape(_Shape):
         return cls(width=width[0], depth=len(layers), mlp=tuple(mlps), **columns)
 
     def __str__(self) -> str:
-        return _write(self.layers, self.mlps)
+        return _write(self._first, _spread(self.mlp, self.depth), self.stages)
 
 
-_SCALARS = ("width", "depth")
 _MAY_BE_ZERO = ("kv_latent", "q_latent", "rope_rank", "mlp")
 
 
@@ -248,7 +226,7 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
         _check_size(name, value)
     if "width" not in values:
         guess = values.get("heads", 8) * values.get("qk_rank", 64)
-        raise _Misfit("the shape has no width (w)", {"width": guess})
+        raise Misfit("the shape has no width (w)", {"width": guess})
     width = values["width"]
     heads = values["heads"] = values.get("heads") or _heads_from_rank(width, values.get("qk_rank"))
     rank = values["qk_rank"] = values.get("qk_rank") or _usual_rank(width, heads)
@@ -257,39 +235,39 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
     rope = values.setdefault("rope_rank", 0 if values.get("kv_latent") else rank)
     if heads % kv_heads:
         fixes = [{"kv_heads": g} for g in nearest_divisors(heads, kv_heads)]
-        raise _Misfit(f"{heads} heads cannot share {kv_heads} key/value heads evenly", *fixes)
+        raise Misfit(f"{heads} heads cannot share {kv_heads} key/value heads evenly", *fixes)
     if values.get("kv_latent") and rope >= rank:
         problem = f"rope_rank {rope} leaves nothing of qk_rank {rank} for the latent"
-        raise _Misfit(problem, {"rope_rank": rank // 2}, {"qk_rank": rank + rope})
+        raise Misfit(problem, {"rope_rank": rank // 2}, {"qk_rank": rank + rope})
     if rope > rank:
-        raise _Misfit(f"rope_rank {rope} is more than qk_rank {rank}", {"rope_rank": rank}, {"qk_rank": rope})
+        raise Misfit(f"rope_rank {rope} is more than qk_rank {rank}", {"rope_rank": rank}, {"qk_rank": rope})
     return {name: values.get(name, 0) for name in AttentionShape.model_fields}
 
 
 def _check_size(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _Misfit(f"{name} must be a whole number, not {value!r}")
+        raise Misfit(f"{name} must be a whole number, not {value!r}")
     if value > LARGEST:
-        raise _Misfit(f"{name} is {value}, but the largest size is {LARGEST}", {name: None})
+        raise Misfit(f"{name} is {value}, but the largest size is {LARGEST}", {name: None})
     least = 0 if name in _MAY_BE_ZERO else 1
     if value < least:
-        raise _Misfit(f"{name} is {value}, but must be at least {least}", {name: None}, {name: least})
+        raise Misfit(f"{name} is {value}, but must be at least {least}", {name: None}, {name: least})
 
 
 def _heads_from_rank(width: int, rank: int | None) -> int:
     if rank is None:
         fixes = [{"heads": h} for h in nearest_divisors(width, 8)]
-        raise _Misfit("the shape has neither heads (h) nor a rank (r)", *fixes)
+        raise Misfit("the shape has neither heads (h) nor a rank (r)", *fixes)
     if width % rank:
         fixes = [{"heads": max(1, round(width / rank))}] + [{"qk_rank": r} for r in nearest_divisors(width, rank)]
-        raise _Misfit(f"rank {rank} does not divide width {width}, and no heads (h) are given", *fixes)
+        raise Misfit(f"rank {rank} does not divide width {width}, and no heads (h) are given", *fixes)
     return width // rank
 
 
 def _usual_rank(width: int, heads: int) -> int:
     if width % heads:
         fixes = [{"heads": h} for h in nearest_divisors(width, heads)] + [{"qk_rank": max(1, width // heads)}]
-        raise _Misfit(f"{heads} heads do not divide width {width}, and no rank (r) is given", *fixes)
+        raise Misfit(f"{heads} heads do not divide width {width}, and no rank (r) is given", *fixes)
     return width // heads
 
 
@@ -297,16 +275,20 @@ def _usual_rank(width: int, heads: int) -> int:
 
 
 def _depth(given: dict[str, Any]) -> int:
+    stages = given.get("stages", ())
+    if stages and (min(stages) < 1 or len(stages) > MOST_STAGES or sum(stages) != given.get("depth", sum(stages))):
+        raise Misfit(f"stages of {stages} layers are not possible: write 1 to {MOST_STAGES} numbers, as in L2,2,6,2")
+    given = {name: value for name, value in given.items() if name != "stages"}
     lengths = {name: len(value) for name, value in given.items() if isinstance(value, list | tuple)}
-    stated = given.get("depth", next(iter(lengths.values()), 1))
+    stated = given.get("depth", sum(stages) or next(iter(lengths.values()), 1))
     if not isinstance(stated, int) or not 1 <= stated <= DEEPEST:
         problem = f"depth is {stated!r}, but must be a whole number from 1 to {DEEPEST}"
-        raise _Misfit(problem, {"depth": 1}, {"depth": DEEPEST})
+        raise Misfit(problem, {"depth": 1}, {"depth": DEEPEST})
     if any(length != stated for length in lengths.values()):
         counts = [f"{name} lists {length}" for name, length in lengths.items()]
         counts += [f"depth is {stated}"] if "depth" in given else []
         fixes = [{name: None} for name in ("depth", *lengths) if name in given]
-        raise _Misfit(f"the layers do not add up: {', '.join(counts)}", *fixes)
+        raise Misfit(f"the layers do not add up: {', '.join(counts)}", *fixes)
     return stated
 
 
@@ -323,13 +305,13 @@ def _complete_layers(width: Any, columns: dict[str, list[Any]], depth: int) -> l
             layer = _complete(given)
             mlp = _usual_mlp(layer["width"]) if mlp is None else mlp
             _check_size("mlp", mlp)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             where = f"layer {rows.index(row) + 1}: " if len(set(rows)) > 1 else ""
             spread = [
-                {n: v if n in _SCALARS else _substitute(columns.get(n), rows, row, v) for n, v in fix.items()}
+                {n: v if n in SCALARS else _substitute(columns.get(n), rows, row, v) for n, v in fix.items()}
                 for fix in misfit.fixes
             ]
-            raise _Misfit(where + misfit.problem, *spread) from None
+            raise Misfit(where + misfit.problem, *spread) from None
         done[row] = layer | {"mlp": mlp}
     return [done[row] for row in rows]
 
@@ -362,71 +344,32 @@ def _collapse(column: list[Any]) -> Any:
 
 # ---- notation ------------------------------------------------------------------------------------------------------
 
-_BY_LETTER = {letter.lower(): name for letter, name in LETTERS.items()}
-_TOKEN = re.compile(r"([a-z])((?:\d{1,20}(?:x\d{1,20})?)(?:,\d{1,20}(?:x\d{1,20})?)*)", re.IGNORECASE)
 
-
-def _read(text: str) -> dict[str, Any]:
-    """The fields written in a shape's text."""
-    tokens = [token for token in re.split(r"[-_\s]+", text.replace("×", "x").strip()) if token]
-    if not tokens:
-        raise ShapeError("the shape is empty")
-    values: dict[str, Any] = {}
-    for token in tokens:
-        match = _TOKEN.fullmatch(token)
-        if match is None:
-            raise ShapeError(f"cannot read '{token[:40]}' in '{text[:80]}': a letter and a number are expected")
-        letter, number = match.group(1).lower(), match.group(2).lower()
-        if letter not in _BY_LETTER:
-            meanings = ", ".join(f"{short} {name}" for short, name in LETTERS.items())
-            problem = f"'{token}': no letter '{letter}' in a shape ({meanings})"
-            raise ShapeError(problem, partial(_without, tokens, token))
-        name = _BY_LETTER[letter]
-        if name in values:
-            raise ShapeError(f"'{text}' gives {name} twice", partial(_without, tokens, token))
-        values[name] = _read_sizes(name, number)
-    return values
-
-
-def _read_sizes(name: str, number: str) -> Sizes:
-    if "x" not in number and "," not in number:
-        return int(number)
-    if name in _SCALARS:
-        raise ShapeError(f"{name} is one number for the whole model, not '{number}'")
-    sizes: list[int] = []
-    for part in number.split(","):
-        size, _, times = part.partition("x")
-        if times and not 1 <= int(times) <= DEEPEST:
-            raise ShapeError(f"'{part}' repeats a layer {times} times, but 1 to {DEEPEST} is possible")
-        sizes += [int(size)] * int(times or 1)
-    return tuple(sizes)
-
-
-def _without(tokens: list[str], wrong: str) -> list[str]:
-    """What remains when the wrong token is left out, where that is a shape."""
-    rest = [token for i, token in enumerate(tokens) if token != wrong or i < tokens.index(wrong)]
+def _valid(text: str) -> list[str]:
+    """The text as a shape, where it is one."""
     try:
-        return [str(ModelShape.parse("-".join(rest)))] if rest else []
+        return [str(ModelShape.parse(text))]
     except SpecError:
         return []
 
 
-def _write(layers: Sequence[AttentionShape], mlps: Sequence[int]) -> str:
+def _write(layers: Sequence[AttentionShape], mlps: Sequence[int], stages: tuple[int, ...] = ()) -> str:
     """The shortest text that parses back: only what differs from the usual value."""
     width, usual = layers[0].width, [_usual_text(layer) for layer in layers]
     tokens, listed = [f"w{width}"], False
     for letter, name in LETTERS.items():
-        if name in _SCALARS:
+        if name in SCALARS:
             continue
         if name == "mlp":
             column, default = list(mlps), [_usual_mlp(width)] * len(mlps)
         else:
             column, default = [getattr(layer, name) for layer in layers], [values[name] for values in usual]
         if column != default:
-            tokens.append(letter + _write_sizes(column))
+            tokens.append(letter + write_sizes(column))
             listed |= len(set(column)) > 1
-    if len(layers) > 1 and not listed:
-        tokens.insert(len(tokens) - (tokens[-1][0] == "m"), f"L{len(layers)}")
+    if stages or (len(layers) > 1 and not listed):
+        depth = ",".join(map(str, stages)) if stages else len(layers)
+        tokens.insert(len(tokens) - (tokens[-1][0] == "m"), f"L{depth}")
     return "-".join(tokens)
 
 
@@ -441,10 +384,3 @@ def _usual_text(layer: AttentionShape) -> dict[str, Any]:
         "q_latent": 0,
         "rope_rank": 0 if layer.kv_latent else layer.qk_rank,
     }
-
-
-def _write_sizes(column: list[Any]) -> str:
-    if len(set(column)) == 1:
-        return str(column[0])
-    runs = [(size, len(list(run))) for size, run in groupby(column)]
-    return ",".join(str(size) if times == 1 else f"{size}x{times}" for size, times in runs)

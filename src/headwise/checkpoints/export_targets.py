@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.checkpoints.rotary import rope_parameters
-from headwise.options import ModelOptions
+from headwise.options import PLAIN, ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 
 Tensors = dict[str, Tensor]
@@ -43,6 +43,8 @@ class ExportTarget:
 
 def misfit(target: ExportTarget, shape: ModelShape, options: ModelOptions) -> str:
     """Why the model is none of these; empty where it is one."""
+    if options.mixer != PLAIN:
+        return f"mixer is '{options.mixer}'"
     for name, possible in target.options.items():
         value = getattr(options, name)
         if value not in possible:

@@ -106,12 +106,18 @@ ShapesArgument = Annotated[
 FamilyOption = Annotated[
     str,
     typer.Option(
-        help="Price a whole model of this family, not only its layers: encoder, nanochat, gpt2, llama, bert, vit.",
+        help="Price a whole model of this family, not its layers alone: encoder, nanochat, gpt2, llama, bert, vit.",
         show_default="the layers alone",
     ),
 ]
 TokensOption = Annotated[
     str, typer.Option(help="Tokens per sequence: 2048, 32k.", show_default="the model's, else 1024")
+]
+MixerOption = Annotated[
+    str,
+    typer.Option(
+        help="What mixes tokens instead of attention, by layer: window-512x5,attention.", show_default="the model's"
+    ),
 ]
 
 
@@ -186,6 +192,7 @@ def cost(
         int, typer.Option(help="Vocabulary size (needed with --family of a language model).", show_default=False)
     ] = 0,
     context: TokensOption = "0",
+    mixer: MixerOption = "",
     batch: Annotated[str, typer.Option(help="Sequences decoded at once.")] = "1",
     image: Annotated[int, typer.Option(help="Image side in pixels (vit).")] = 224,
     patch: Annotated[int, typer.Option(help="Patch side in pixels (vit).")] = 16,
@@ -197,12 +204,13 @@ def cost(
 ) -> None:
     """Parameters, FLOPs, KV cache and memory of a shape, or of several as columns."""
     import headwise
+    from headwise.options import STYLES
     from headwise.report.costs import cost_table, costs_table
     from headwise.spec import read_count
 
-    details: dict[str, Any] = {"image": image, "patch": patch, "classes": classes} if family == "vit" else {}
+    details: dict[str, Any] = {"image": image, "patch": patch, "classes": classes} if family in ("vit", *STYLES) else {}
     details |= {"context": read_count(context, "context"), "batch": read_count(batch, "batch"), "dtype": dtype}
-    details |= {"family": family, "vocab": vocab}
+    details |= {"family": family, "vocab": vocab, "mixer": mixer}
     if len(shapes) > 1:
         return show_or_json(headwise.prices(shapes, **details), as_json, costs_table)
     show_or_json(headwise.price(shapes[0], **details), as_json, cost_table)
@@ -231,6 +239,7 @@ def shapes(
         ),
     ] = "heads",
     context: TokensOption = "0",
+    mixer: MixerOption = "",
     limit: Annotated[int, typer.Option(help="Rows to print.")] = 40,
     as_json: AsJson = False,
 ) -> None:
@@ -245,12 +254,20 @@ def shapes(
         raise SpecError("give a shape or a known model, as in 'headwise shapes gpt2', or --known for a list")
     tokens = read_count(context, "context")
     if hold == "time":
+        if mixer:
+            raise SpecError("equal time is measured with the model's own mixer; leave --mixer out")
         if len(shapes) > 1:
             raise SpecError("equal time is measured for one base at a time; give one shape")
         with progress("measuring a training step of each shape") as on_progress:
             times = headwise.equal_time(shapes[0], vary=listed(vary), context=tokens, on_progress=on_progress)
         return show_or_json(times, as_json, times_table)
-    settings: dict[str, Any] = {"hold": hold, "tolerance": tolerance, "vary": listed(vary), "context": tokens}
+    settings: dict[str, Any] = {
+        "hold": hold,
+        "tolerance": tolerance,
+        "vary": listed(vary),
+        "context": tokens,
+        "mixer": mixer,
+    }
     found = [headwise.equal_cost(shape, **settings) for shape in shapes]
     if as_json and len(found) > 1:
         return print_json([rows.as_dict() for rows in found])

@@ -7,9 +7,8 @@ a move is called is computed from the two shapes. No torch here.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from headwise.cost import layer_parameters
 from headwise.options import ModelOptions
-from headwise.search import STEP, Candidate, equal_cost
+from headwise.search import STEP, Candidate, body_parameters, equal_cost
 from headwise.shape import AttentionShape, ModelShape, divisors
 
 USUAL_SHARING = 4  # query heads per KV head, up to which labs find little difference
@@ -58,8 +57,8 @@ def refilled(base: Candidate, new: Candidate, options: ModelOptions) -> Candidat
     """With the MLP that keeps the body's parameters, in steps of 8; None where nothing is left of it."""
     if not base.mlp:
         return new
-    whole = sum(layer_parameters(base.layer, base.mlp, options).values()) * base.depth / new.depth
-    one, two = (sum(layer_parameters(new.layer, mlp, options).values()) for mlp in (STEP, 2 * STEP))
+    whole = body_parameters(base, options)
+    one, two = (body_parameters(replace(new, mlp=mlp), options) for mlp in (STEP, 2 * STEP))
     mlp = STEP * (1 + round((whole - one) / (two - one)))
     return replace(new, mlp=mlp) if mlp >= base.layer.width // 2 else None
 

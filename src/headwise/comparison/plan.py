@@ -11,15 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
+from headwise.activations import fitting_micro_batches
 from headwise.comparison.metric import Metric
-from headwise.cost import (
-    FORWARDS_PER_STEP,
-    fitting_micro_batches,
-    kv_bytes_per_token,
-    parameter_counts,
-    sequence_length,
-    training_flops,
-)
+from headwise.cost import FORWARDS_PER_STEP, kv_bytes_per_token, parameter_counts, sequence_length, training_flops
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
 from headwise.spec import JsonSpec, SpecError

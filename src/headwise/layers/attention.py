@@ -31,7 +31,7 @@ from headwise.layers.cpu.compiled import AttentionSize, StripSize
 from headwise.layers.cpu.linear import product
 from headwise.layers.cpu.strips import Between, StripAttention, StripHeads, strip_size
 from headwise.layers.cpu.tiled import TiledAttention, attention_size, merge, served
-from headwise.layers.functional import angles, distance, fast_attention, plain_attention, turn, weight_of
+from headwise.layers.functional import angles, distance, fast_attention, join, plain_attention, turn, weight_of
 from headwise.layers.paths import Path, Pathed
 from headwise.options import RopeScaling
 from headwise.shape import AttentionShape
@@ -47,6 +47,8 @@ class Attention(Pathed):
     `mask` is true where a query may look (or a number added to the logits), of a shape that broadcasts to (B, H, T, S);
     `padding` (B, S) is true for real keys. A query that may look nowhere gets 0.
     """
+
+    mixer = "attention"  # what takes its place in a block has another name
 
     def __init__(
         self,
@@ -167,8 +169,12 @@ class Attention(Pathed):
         bias = _sum(None if mask is None or mask.dtype == torch.bool else mask, pair_bias)
         heads, weights = self._attend(queries, keys, values, allowed, bias, start, need_weights)
         heads = heads if value_up is None else heads @ value_up.mT
-        output = self._scaled(self._times(self.output, heads.transpose(1, 2).flatten(2)))
+        output = self._scaled(self._times(self.output, self._joined(heads, x)))
         return (output, weights) if need_weights and weights is not None else output
+
+    def _joined(self, heads: Tensor, x: Tensor) -> Tensor:
+        """What the heads found, side by side: (B, T, H·V)."""
+        return heads.transpose(1, 2).flatten(2)
 
     def _times(self, weights: nn.Linear, x: Tensor) -> Tensor:
         output: Tensor = product(x, weights.weight, weights.bias) if self.path == "generated" else weights(x)
@@ -298,9 +304,7 @@ class Attention(Pathed):
                 allowed = _both(allowed, distance(queries, keys, start) >= 0)
         if plain:
             return plain_attention(queries, keys, values, scale, allowed, bias, dropout, self.hardmax, self.softcap)
-        return fast_attention(
-            queries, keys, values, scale, _join(allowed, bias, values.dtype), by_kernel, dropout
-        ), None
+        return fast_attention(queries, keys, values, scale, join(allowed, bias, values.dtype), by_kernel, dropout), None
 
     # ---- compiled kernels --------------------------------------------------------------------------------------
 
@@ -425,13 +429,6 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
         return a if b is None else b
     return a + b
-
-
-def _join(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """One mask for the fused kernel, which takes either truth values or numbers of the queries' type."""
-    if bias is None:
-        return allowed
-    return bias.to(dtype) if allowed is None else torch.where(allowed, bias.to(dtype), -math.inf)
 
 
 def _check_options(

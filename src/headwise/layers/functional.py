@@ -144,3 +144,10 @@ def distance(queries: Tensor, keys: Tensor, start: int) -> Tensor:
     """(T, S): how far each query stands behind each key; the first query stands at `start`."""
     places = torch.arange(start, start + queries.shape[-2], device=keys.device)
     return places[:, None] - torch.arange(keys.shape[-2], device=keys.device)
+
+
+def join(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """One mask for the fused kernel, which takes either truth values or numbers of the queries' type."""
+    if bias is None:
+        return allowed
+    return bias.to(dtype) if allowed is None else torch.where(allowed, bias.to(dtype), -math.inf)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from headwise.mixer import layer_mixers
 from headwise.theory.bounds import Bound, certified
 from headwise.theory.exact import Values
 from headwise.training.run import Run, RunResult
@@ -66,7 +67,8 @@ def _asks_for_it(run: Run) -> bool:
 def _is_bare(run: Run) -> bool:
     """One attention layer, no MLP, no norm; a residual and biases are what the bound calls a skip connection."""
     options, shape = run.options, run.model_shape
-    return shape.depth == 1 and not shape.mlps[0] and options.norm == "none" and options.family == "encoder"
+    known = all(mixer.certified for mixer in layer_mixers(options, shape))
+    return known and shape.depth == 1 and not shape.mlps[0] and options.norm == "none" and options.family == "encoder"
 
 
 def _scalar_values(run: Run) -> bool:

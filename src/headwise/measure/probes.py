@@ -56,6 +56,7 @@ from headwise.measure.spectra import (
     rank_of,
     singular_values,
 )
+from headwise.mixer import find_mixer
 from headwise.spec import SpecError
 
 __all__ = ["PROBES", "Call", "attention_entropy", "effective_rank", "head_overlap", "measure_probe", "sharpness"]
@@ -267,7 +268,11 @@ def measure_probe(name: str, model: nn.Module, inputs: Tensor) -> dict[str, floa
     if name not in PROBES:
         raise SpecError(f"no probe '{name}'; there are {', '.join(PROBES)}")
     probe = PROBES[name]
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    every = [module for module in model.modules() if isinstance(module, Attention)]
+    layers = [layer for layer in every if layer.mixer and name in find_mixer(layer.mixer).probes]
+    if every and not layers:
+        there = ", ".join(dict.fromkeys(layer.mixer or type(layer).__name__ for layer in every))
+        raise SpecError(f"the probe '{name}' says nothing of the mixer {there}; leave it out")
     seen: dict[nn.Module, dict[str, Any]] = {}
     with _undisturbed(model):
         hooks = [layer.register_forward_pre_hook(partial(_record, seen), with_kwargs=True) for layer in layers]
@@ -277,7 +282,7 @@ def measure_probe(name: str, model: nn.Module, inputs: Tensor) -> dict[str, floa
         finally:
             for hook in hooks:
                 hook.remove()
-        called = [(i, layer) for i, layer in enumerate(layers) if layer in seen]
+        called = [(i, layer) for i, layer in enumerate(every) if layer in seen]
         return {f"{name}.layer{i}": probe.of(Call(layer, seen[layer])) for i, layer in called}
 
 

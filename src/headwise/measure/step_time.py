@@ -27,7 +27,10 @@ MOST_SHAPES = 64
 def body_step_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:
     """Forward and backward of the body on one sequence: the sum of its blocks' medians."""
     layers = counted_layers(shape, options)
-    return sum(times * _block_seconds(ModelShape.of([a], [mlp]), options, tokens) for (a, mlp), times in layers)
+    return sum(
+        times * _block_seconds(ModelShape.of([a], [mlp]), options.replace(mixer=str(mixer)), tokens)
+        for (a, mlp, mixer), times in layers
+    )
 
 
 def _block_seconds(shape: ModelShape, options: ModelOptions, tokens: int) -> float:

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.layers.attention import Attention
 from headwise.layers.cache import KVCache
 from headwise.layers.cpu.compiled import CrossEntropySize, MLPSize, NormSize, WideMLPSize
 from headwise.layers.cpu.cross_entropy import FusedCrossEntropy, cross_entropy_size
@@ -17,6 +16,8 @@ from headwise.layers.cpu.norm import NormKind, TiledNorm, norm_size
 from headwise.layers.cpu.tiled import served
 from headwise.layers.cpu.wide_mlp import WideMLP, wide_mlp_size
 from headwise.layers.paths import Pathed
+from headwise.mixer import ATTENTION, Mixer
+from headwise.mixers import make_layer
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape
 
@@ -79,25 +80,6 @@ def make_norm(options: ModelOptions, width: int, **factory: Any) -> Norm | NoNor
         return NoNorm()
     kind, _, plain = options.norm.partition("-")
     return Norm(cast(NormKind, kind), width, options.norm_eps, not plain, **factory)
-
-
-def make_attention(shape: AttentionShape, options: ModelOptions, **factory: Any) -> Attention:
-    return Attention(
-        shape,
-        causal=options.causal,
-        rope_base=options.rope_base if options.positions == "rotary" else None,
-        rope_scaling=options.scaling,
-        qk_norm=options.qk_norm,
-        norm_eps=options.norm_eps,
-        hardmax=options.hardmax,
-        logit_scale=options.logit_scale,
-        softcap=options.attention_softcap,
-        input_bias=options.bias != "none",
-        output_bias=options.bias == "all",
-        dropout=options.dropout,
-        output_scale=options.output_scale,
-        **factory,
-    )
 
 
 class MLP(Pathed):
@@ -188,13 +170,24 @@ def counted(labels: Tensor, weights: Tensor, *others: Tensor) -> tuple[Tensor, .
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each added to the residual stream (if there is one); `norm_place` is where norms stand."""
+    """Attention, or the mixer in its place, and an MLP, each added to the residual stream, if there is one.
 
-    def __init__(self, shape: AttentionShape, mlp: int, options: ModelOptions, **factory: Any) -> None:
+    `norm_place` is where norms stand.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        mlp: int,
+        options: ModelOptions,
+        mixer: Mixer = ATTENTION,
+        number: int = 0,
+        **factory: Any,
+    ) -> None:
         super().__init__()
         self.place, self.residual = options.norm_place, options.residual
         self.dropout = nn.Dropout(options.dropout)
-        self.attention = make_attention(shape, options, **factory)
+        self.attention = make_layer(mixer, shape, options, number, **factory)
         self.mlp = MLP(shape.width, mlp, options, **factory) if mlp else None
         norms = (2 if mlp else 1) * (2 if self.place == "sandwich" else 1)
         self.norms = nn.ModuleList(make_norm(options, shape.width, **factory) for _ in range(norms))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.layers.cache import KVCache
+from headwise.mixer import layer_mixers
 from headwise.models.blocks import Block, init_linear, make_norm
 from headwise.models.init import INITS, begin_body
 from headwise.options import ModelOptions
@@ -21,7 +22,10 @@ class Encoder(nn.Module):
         shape = options.complete(shape)
         self.shape, self.options = shape, options
         self.blocks = nn.ModuleList(
-            Block(attention, mlp, options, **factory) for attention, mlp in zip(shape.layers, shape.mlps, strict=True)
+            Block(attention, mlp, options, mixer, number, **factory)
+            for number, (attention, mlp, mixer) in enumerate(
+                zip(shape.layers, shape.mlps, layer_mixers(options, shape), strict=True)
+            )
         )
         self.final_norm = make_norm(options, shape.width, **factory) if options.final_norm else None
         if options.init in INITS:

@@ -5,7 +5,7 @@ from rich.console import RenderableType
 from headwise.cost import BODY_PARTS, Cost, Costs
 from headwise.report.tables import _table, short
 
-PARTS = (*BODY_PARTS, "experts", "router", "embeddings", "head")
+PARTS = (*BODY_PARTS, "mixing", "style", "merging", "experts", "router", "embeddings", "head")
 COUNT = ("", "k", "M", "B", "T", "Q")
 
 

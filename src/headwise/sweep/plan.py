@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from headwise.cost import activation_bytes, parameters, sequence_length, training_flops
+from headwise.activations import activation_bytes
+from headwise.cost import parameters, sequence_length, training_flops
 from headwise.spec import SpecError
 from headwise.training.run import Point, Run, RunResult
 

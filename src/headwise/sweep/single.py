@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from headwise.cost import fitting_micro_batches
+from headwise.activations import fitting_micro_batches
 from headwise.shape import ModelShape
 from headwise.shown import Shown
 from headwise.spec import SpecError, read_json_text, read_text

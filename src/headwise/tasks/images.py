@@ -20,7 +20,7 @@ from headwise.data import images as data
 from headwise.data.augment import augment
 from headwise.data.linear import error_by_least_squares
 from headwise.extras import extra
-from headwise.models import ViT
+from headwise.models import build
 from headwise.options import ModelOptions, preset
 from headwise.shape import ModelShape
 from headwise.spec import SpecError
@@ -98,7 +98,7 @@ class Images(DataTask):
         for name, value in facts.items():
             if getattr(options, name) != value:
                 raise SpecError(f"these images need a model with {name} {value}, not {getattr(options, name)}")
-        return ViT(shape, options)
+        return build(shape, options)
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(output, labels)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from headwise.options import FACTS, PRESETS, ModelOptions, preset
+from headwise.options import FACTS, PRESETS, STYLES, ModelOptions, preset
 from headwise.spec import SpecError
 from headwise.training.run import Recipe
 
@@ -51,7 +51,7 @@ def asked_options(usual: ModelOptions, tokens: int, family: str, options: Mappin
 
 def _of_family(name: str, usual: ModelOptions, tokens: int) -> ModelOptions:
     """A family's model with what the data decides, and the head that the task needs where it is of the same kind."""
-    own = PRESETS.get(name, {})
+    own = (PRESETS | STYLES).get(name, {})
     learned = own.get("positions") == "learned"
     taken = _OF_THE_TASK if own.get("family") == usual.family else FACTS
     facts = {field: getattr(usual, field) for field in taken}
@@ -102,7 +102,7 @@ def model_in_words(options: ModelOptions) -> str:
 def _nearest(options: ModelOptions) -> tuple[str, list[str]]:
     """The family with the fewest differences, and these; none where half the options differ."""
     best: tuple[str, list[str]] = "", []
-    for name, own in PRESETS.items():
+    for name, own in (PRESETS | STYLES).items():
         known = {field: own.get(field, info.default) for field, info in ModelOptions.model_fields.items()}
         changes = [
             f"{field}={_written(value)}"

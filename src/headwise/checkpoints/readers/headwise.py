@@ -14,7 +14,8 @@ from headwise.checkpoints.reader import Projection, Projections, SeparateReader,
 from headwise.checkpoints.rotary import rope_frequencies, rope_parameters
 from headwise.known import Known
 from headwise.layers.attention import Attention
-from headwise.models.blocks import make_attention
+from headwise.mixer import layer_mixers, with_tool
+from headwise.mixers import make_attention
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
@@ -37,6 +38,14 @@ class HeadwiseReader(SeparateReader):
         if len(self.layers) != self.shape.depth:
             raise SpecError(f"'{weights.path}' has {len(self.layers)} layers, but says that it is {self.shape}")
 
+        self._require("inspect")
+
+    def _require(self, tool: str) -> None:
+        wrong = next((mixer for mixer in layer_mixers(self.options, self.shape) if tool not in mixer.tools), None)
+        if wrong is not None:
+            known = f"it can {tool} those of {with_tool(tool)}"
+            raise SpecError(f"'{self.weights.path}': headwise cannot {tool} heads of the mixer '{wrong}'; {known}")
+
     @classmethod
     def described(cls, config: dict[str, Any]) -> Known | None:
         if "shape" not in config:
@@ -47,6 +56,7 @@ class HeadwiseReader(SeparateReader):
         return self._with_latent(number) if self.shape.layers[number].kv_latent else super().heads(number)
 
     def cut(self, number: int, cut: Cut) -> dict[str, Tensor]:
+        self._require("truncate")
         if self.shape.layers[number].kv_latent:
             raise SpecError(f"'{self.weights.path}': heads that read a latent (MLA) are not cut here")
         return super().cut(number, cut)

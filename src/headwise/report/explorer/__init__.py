@@ -24,7 +24,7 @@ from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
 from headwise.extras import has
 from headwise.known import KNOWN, find
 from headwise.ledger.judge import SOURCES, Judgement, ledger_order
-from headwise.options import PRESETS, ModelOptions
+from headwise.options import PLAIN, PRESETS, ModelOptions
 from headwise.report.page import claim_fields, inline_hash, page_path, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
@@ -49,6 +49,7 @@ _FREE: tuple[str, ...] = (
     "whitened",
 )  # cost nothing
 _FREE += ("rope_scaling", "attention_softcap", "embedding_scale")
+_PLAIN_ONLY = ("mixer", "style", "inner")  # the page prices plain attention
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,12 @@ def explore(
 
     if len(shapes) > 2:
         raise SpecError(f"the page compares two shapes, not {len(shapes)}; give the two that matter most")
+    known = [find(shape) for shape in shapes]
+    for one in known:
+        if one.shape.stages or one.options.style != "vit" or one.options.mixer != PLAIN:
+            raise SpecError(f"the explorer prices plain attention in one stage: see 'headwise cost {one.name}' instead")
+    start = tuple(one.name or str(one.shape) for one in known)
     charts = charts and has("report")
-    start = tuple(known.name or str(known.shape) for known in map(find, shapes))
     looked_into = _inspection(inspection)
     sections: list[Section] = []
     law = None
@@ -177,6 +182,7 @@ def page_data(
         "known": [
             {"name": known.name, "shape": str(known.shape), "options": known.options.model_dump(), "note": known.note}
             for known in KNOWN.values()
+            if known.options.style == "vit" and known.options.mixer == PLAIN
         ],
         "start": list(shapes),
         "claims": [_claim(judgement) for judgement in judgements],
@@ -198,7 +204,7 @@ def _option_fields() -> dict[str, Any]:
     """The options that change a price, as form fields."""
     fields = {}
     for name, field in ModelOptions.model_fields.items():
-        if name in _FREE:
+        if name in (*_FREE, *_PLAIN_ONLY):
             continue
         kind = "boolean" if field.annotation is bool else "number"
         fields[name] = {"type": kind, "choices": list(get_args(field.annotation)) or None, "about": field.description}

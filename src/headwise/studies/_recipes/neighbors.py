@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headwise.cost import fitting_micro_batches
+from headwise.activations import fitting_micro_batches
 from headwise.ledger.study import Preset
 from headwise.options import preset as options_preset
 from headwise.shape import ModelShape
