@@ -46,7 +46,7 @@ def variants_of(width: int, heads: int, depth: int) -> dict[str, ModelShape]:
         "value rank for query/key rank": {"qk_rank": rank - half, "v_rank": rank + half},
     }
     return {
-        name: ModelShape(**{"width": width, "heads": heads, "depth": depth, "mlp": mlp, **change})
+        name: ModelShape.model_validate({"width": width, "heads": heads, "depth": depth, "mlp": mlp, **change})
         for name, change in changes.items()
     }
 
