@@ -382,16 +382,10 @@ def _vertex(errors: Mapping[float, float], best: float) -> float:
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """A function's source without its docstring, comments and layout: what it does, and nothing else.
-
-    Functions of `special` are named as scipy's, which they equal: registrations are older than they are.
-    """
+    """A function's source without its docstring, comments and layout: what it does, and nothing else."""
     tree = ast.parse(dedent(inspect.getsource(function)))
     body = tree.body[0]
     assert isinstance(body, ast.FunctionDef)
     if ast.get_docstring(body):
         body.body = body.body[1:]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "headwise.ledger.special":
-            node.module = "scipy.special"
     return ast.unparse(tree)
