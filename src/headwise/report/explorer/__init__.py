@@ -29,7 +29,7 @@ from headwise.report.page import claim_fields, inline_hash, page_path, write_fil
 from headwise.report.sections import Section, StudyWatch, sections_of
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown, finite
-from headwise.spec import SpecError
+from headwise.spec import SpecError, read_json_text, read_text
 
 SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "law", "ledger", "model", "app")
 NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something else is chosen
@@ -115,10 +115,7 @@ def explore(
 def _inspection(file: str | Path | None) -> Any:
     if file is None:
         return None
-    try:
-        found = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read '{file}' as JSON: {error}; give what 'headwise inspect --json' printed") from None
+    found = read_json_text(read_text(file, "heads"), f"heads from '{file}'")
     if not isinstance(found, dict) or not found.get("layers"):
         raise SpecError(f"'{file}' has no layers; give what 'headwise inspect --json' printed")
     return found
