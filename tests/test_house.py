@@ -27,7 +27,6 @@ store.store store.rows store.exported sweep.plan sweep.drive ledger.special
 ledger.judge ledger.study ledger.certify ledger.law ledger.published studies studies._recipes.text
 studies._recipes.statistics theory.bounds theory.needs charts.grammar charts.curves charts.ranks
 comparison.answer comparison.suggest comparison.command comparison.tables comparison.verdict comparison.prediction
-comparison.all_shapes
 studies._running studies._demo
 studies._catalogue store.listing sweep.single report.studies report.predict sweep.tracking report.theory report.tables
 report.ledger report.runs report.page report.compare report.suggest report.costs report.evidence report.evidence_page

@@ -10,39 +10,17 @@ from typer.testing import CliRunner
 
 from headwise.cli.app import app
 from headwise.comparison.prediction import COMMAND, Rung, fit_variant, predict
-from headwise.ledger.standing import trial_rows
 from headwise.ledger.statistics import LEVEL
 from headwise.spec import SpecError
-from headwise.store.store import Store
-from headwise.studies.ladder import DESKTOP, SIZES
-from headwise.training.run import RunResult
+from headwise.studies.ladder import SIZES
+from helpers.ladder import climb, truth
 
 BETWEEN = "w80-h4-L6"  # a size that the ladder does not have
 
 
-def truth(size, seed=0):
-    """Bits per byte; seeds scatter by 1 %."""
-    return 9.0 * size**-0.1 * (1 + 0.01 * (seed % 7 - 3) / 3)
-
-
-def fill(store, cells, error):
-    for at in cells:
-        task = {**at.run.task, "source": "/data/books.txt.xz", "content": DESKTOP.sources[0].digest}
-        run, value = at.run.replace(task=task), error(at)
-        metrics = {"error": value, "validation_error": value, "trivial_error": 8.0}
-        store.add(run, RunResult(run.key, "done", metrics=metrics, registration=DESKTOP.column()))
-
-
 @pytest.fixture(scope="module")
 def climbed(tmp_path_factory):
-    """The ladder's judged runs in a world that obeys a law; every rate is best at 0.012."""
-    path = tmp_path_factory.mktemp("ladder") / "made.db"
-    sizes = {tuple(arm.place.values()): arm.parameters for arm in DESKTOP.arms}
-    with Store(path) as store:
-        fill(store, DESKTOP.trials([]), lambda at: 3 + math.log(at.run.recipe.learning_rate / 0.012) ** 2)
-        judged = DESKTOP.judged(trial_rows(store, DESKTOP))
-        fill(store, judged, lambda at: truth(sizes[tuple(at.place.values())], at.run.seed))
-    return path
+    return climb(tmp_path_factory.mktemp("ladder") / "made.db")
 
 
 def asked(*words):
@@ -134,11 +112,7 @@ def test_without_a_ladder_there_is_no_number(tmp_path):
 
 
 def test_two_sizes_make_no_law(tmp_path):
-    with Store(tmp_path / "begun.db") as store:
-        fill(store, DESKTOP.trials([]), lambda at: 3 + math.log(at.run.recipe.learning_rate / 0.012) ** 2)
-        judged = DESKTOP.judged(trial_rows(store, DESKTOP))
-        fill(store, [at for at in judged if at.place["stratum"] in ("w32", "w48")], lambda at: 2.5)
-    found = predict(BETWEEN, store=tmp_path / "begun.db")
+    found = predict(BETWEEN, store=climb(tmp_path / "begun.db", strata=("w32", "w48")))
     assert found.loss is None
     assert "'base' has judged runs at 2 sizes, and a law needs 3" in found.headline
 

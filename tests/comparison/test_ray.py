@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 import headwise as hw
+from headwise.shown import finite
 from headwise.sweep.plan import Watch
 from helpers.clusters import local_cluster
 from helpers.runs import slow_task
@@ -51,5 +52,5 @@ def test_a_node_dies_and_the_answer_is_that_of_this_machine(tmp_path, monkeypatc
         here.winner,
         here.rerun.replace("here", "there"),
     )
-    told = [[{**row, **dict.fromkeys(TIMED)} for row in answer.variants] for answer in (there, here)]
+    told = [[finite({**row, **dict.fromkeys(TIMED)}) for row in answer.variants] for answer in (there, here)]
     assert told[0] == told[1]

@@ -86,16 +86,6 @@ def test_intervals_cover_what_they_say():
     assert 0.90 <= np.mean(inside) <= 0.995
 
 
-def test_a_change_is_known_better_than_two_losses():
-    law = fit(made(0.02))
-    base, other = ModelShape.parse("w32-h4-r8-L2"), ModelShape.parse("w32-h2-r16-L2")
-    change = law.change(base, other, 200)
-    first, second = law.predict(base, 200), law.predict(other, 200)
-    assert change.value == pytest.approx(second.value / first.value)
-    assert change.high - change.low < second.high / first.low - second.low / first.high
-    assert law.change(base, base, 200).value == 1.0
-
-
 def test_the_law_says_what_lies_outside():
     law = fit(made())
     assert law.predict(ModelShape.parse("w32-h4-r8-L2"), 200).outside == ()

@@ -2,25 +2,25 @@
 
 import json
 import random
-from itertools import product
 
 import pytest
 
 from headwise import read_config
-from headwise.comparison.all_shapes import in_numbers
+from headwise.comparison.prediction import ladder_in_numbers, predict
 from headwise.cost import DTYPE_BYTES, cost_of
 from headwise.known import KNOWN, Known
 from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
-from headwise.ledger.law import LossPoint, fit
 from headwise.report.explorer import evidence_rows, explore, page_data, render
 from headwise.report.page import page_path
 from headwise.report.sections import Section, StudyPart
 from headwise.search import equal_cost
 from headwise.shape import ModelShape, ShapeError
 from headwise.spec import SpecError
+from headwise.store.opening import opened
 from headwise.theory.bounds import scalar_bound
 from helpers import browser
+from helpers.ladder import climb
 from helpers.pages import EVIL
 from helpers.random_models import models
 
@@ -91,6 +91,11 @@ def run(tab, body, data):
 # ---- numbers -------------------------------------------------------------------------------------------------------
 
 
+def priced_here():
+    """The known models that the page offers."""
+    return [KNOWN[one["name"]] for one in page_data()["known"]]
+
+
 def expected(shape, options, context, batch, dtype):
     cost = cost_of(Known("", shape), options, context=context, batch=batch, dtype=dtype)
     numbers = {
@@ -110,7 +115,7 @@ def expected(shape, options, context, batch, dtype):
 @in_browser
 def test_costs_are_equal_to_the_last_digit(tab):
     """Thousands of random models, some with costs far beyond 2**53, and every known one."""
-    cases = [*models(4000, seed=25), *((known.shape, known.options, 0, 3) for known in KNOWN.values())]
+    cases = [*models(4000, seed=25), *((known.shape, known.options, 0, 3) for known in priced_here())]
     dtypes = [list(DTYPE_BYTES)[place % len(DTYPE_BYTES)] for place in range(len(cases))]
     data = [
         [str(shape), options.model_dump(), {"context": context, "batch": batch, "dtype": dtype}]
@@ -247,7 +252,8 @@ def test_a_pasted_configuration_is_read_as_python_reads_it(tab, tmp_path):
 @in_browser
 def test_a_written_configuration_says_the_same_model(tab, tmp_path):
     """Written in the page, read back by Python's own reader: the same shape at the same price."""
-    names = [name for name in KNOWN if not KNOWN[name].note and "gemma" not in name and "crammed" not in name]
+    names = [one.name for one in priced_here() if not one.note and "gemma" not in one.name]
+    names = [name for name in names if "crammed" not in name]
     body = "(names) => names.map((name) => { const k = DATA.known.find((one) => one.name === name);"
     body += " return writeConfig(parseShape(k.shape), k.options) })"
     for name, found in zip(names, run(tab, body, names), strict=True):
@@ -448,38 +454,83 @@ def test_evidence_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def law():
-    grid = product((32, 64, 96), (1, 2, 8), (1, 3), (75, 150))
-    points = [
-        LossPoint(ModelShape.parse(f"w{width}-h{heads}-L{depth}"), steps, 3 - heads / 100 - depth / 50 - width / 99)
-        for width, heads, depth, steps in grid
-    ]
-    return fit(points)
+def climbed(tmp_path_factory):
+    return climb(tmp_path_factory.mktemp("ladder") / "made.db")
+
+
+def page_of(store, folder, *shapes):
+    """The page of some shapes with the ladder's laws that a store has."""
+    page = folder / "page.html"
+    with opened(store) as held:
+        page.write_text(render(shapes, law=ladder_in_numbers(held)))
+    return page
+
+
+PREDICTED = [
+    *(f"w{width}-{letters}" for width in (32, 80, 512) for letters in ("h4-p4-L6", "h8-p4-L6", "h8-L4", "h4-L4")),
+    "w1024-h4-L6", "w8-h8-L6", "w8-h4-L6", "w16-h4-L6", "w80-h4-L6-m64", "w80-h4-g2-L6", "w80-h4-L5", "w320-h320-L1",
+]  # fmt: skip
+LOSS_OF = "(texts) => texts.map((text) => predictedLoss(parseShape(text), optionsOf({ like: '', changes: {} })))"
 
 
 @in_browser
-def test_the_predicted_effect_is_the_laws_and_greyed_where_it_is_not_to_be_trusted(chromium, tmp_path, law):
-    data = in_numbers(law, 150) | {"trained": "some text"}
-    page = tmp_path / "page.html"
-    page.write_text(render(["w64-h2-L3", "w64-h8-L3"], law=data))
+def test_predicted_losses_are_those_of_the_command(chromium, tmp_path, climbed):
+    """Value, interval and what lies beyond the runs, or the reason why there is no number."""
+    chromium.open(page_of(climbed, tmp_path, "w64-h4-L6").as_uri())
+    reasons = set()
+    for text, found in zip(PREDICTED, run(chromium, LOSS_OF, PREDICTED), strict=True):
+        wanted = predict(text, store=climbed)
+        if not wanted.prediction:
+            assert found == {"none": wanted.why_not}
+            reasons.add(wanted.why_not[:12])
+            continue
+        at = wanted.prediction
+        assert [found[name] for name in ("value", "low", "high")] == pytest.approx(
+            [at.value, at.low, at.high], rel=1e-9
+        )
+        assert (found["outside"], found["about"]) == ("; ".join(at.outside), wanted.law)
+    assert len(reasons) == 2
+
+
+@in_browser
+def test_the_predicted_loss_is_said_of_both_models(chromium, tmp_path, climbed):
+    page = page_of(climbed, tmp_path, "w64-h4-L6", "w64-h8-L4")
     chromium.look(1280)
     chromium.open(page.as_uri())
-    pairs = [("w64-h4-L2", "w64-h8-L2"), ("w32-h4-L3-m64", "w96-h3-L1"), ("w64-h4-L2", "w64-h4-g1-L2"),
-             ("w64-h4-L2", "w64-h4-L6"), ("w64-h8-r4-L2", "w256-h4-L2")]  # fmt: skip
-    body = "(pairs) => pairs.map(([a, b]) => lawChange(parseShape(a), parseShape(b)))"
-    for pair, found in zip(pairs, run(chromium, body, pairs), strict=True):
-        wanted = law.change(*map(ModelShape.parse, pair), 150)
-        assert [found[name] for name in ("value", "low", "high")] == pytest.approx(
-            [wanted.value, wanted.low, wanted.high]
-        )
-        assert bool(found["outside"]) == bool(wanted.outside), (found, wanted.outside)
-    told = "document.getElementById('predicted')"
-    assert "bits per byte: " in chromium.ask(f"{told}.textContent")
-    assert not chromium.ask(f"{told}.classList.contains('greyed')")
-    type_in(chromium, "b-layers-0", "40", "change")
-    assert chromium.ask(f"{told}.classList.contains('greyed')")
-    assert run(chromium, "([a, b]) => lawChange(parseShape(a), parseShape(b))", ["w64-h4-L2", "w1024-h8-L24"])["none"]
+    told, greyed = "document.getElementById('predicted')", "document.querySelectorAll('#predicted .greyed').length"
+    for part in (
+        "of A: ",
+        "of B: ",
+        "'base', fitted to 5 sizes",
+        "'thin'",
+        "95 % of new runs",
+        "10 bytes per parameter",
+    ):
+        assert part in chromium.ask(f"{told}.textContent")
+    assert chromium.ask(greyed) == 0
+    type_in(chromium, "b-width", "512", "change")
+    assert "Carried on beyond the runs: parameters 1" in chromium.ask(f"{told}.textContent")
+    assert chromium.ask(greyed) == 1
+    type_in(chromium, "b-layers-0", "5", "change")
+    assert "No predicted loss of B: the only laws are of the ladder's variants" in chromium.ask(f"{told}.textContent")
+    chromium.open("about:blank")
+    chromium.open(f"{page.as_uri()}#a=w64-h4-L6&a.like=family:gpt2")
+    assert "choose the layers alone" in chromium.ask(f"{told}.textContent")
     assert chromium.console == []
+
+
+@in_browser
+def test_without_a_judged_ladder_the_page_says_so_and_shows_published_rows(chromium, tmp_path):
+    wanted = predict("w64-h4-L6", store=tmp_path / "empty.db")
+    chromium.open(page_of(tmp_path / "empty.db", tmp_path, "w64-h4-L6", "w64-h8-L6").as_uri())
+    told = chromium.ask("document.getElementById('predicted').textContent")
+    assert told == f"No predicted loss: {wanted.why_not}. What others published is below."
+    assert chromium.ask("document.querySelectorAll('#evidence-rows tr').length") > 5
+    chromium.open("about:blank")
+    begun = climb(tmp_path / "begun.db", strata=("w32", "w48"))
+    chromium.open(page_of(begun, tmp_path, "w64-h4-L6").as_uri())
+    wanted = predict("w64-h4-L6", store=begun)
+    assert f"of A: {wanted.why_not}." in chromium.ask("document.getElementById('predicted').textContent")
 
 
 # ---- without a browser ---------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from headwise.spec import SpecError
 from headwise.store.opening import StoreLike, opened
 from headwise.store.rows import Row
 from headwise.store.store import Store
-from headwise.studies.ladder import BYTES_PER_PARAMETER, DESKTOP, VARIANTS
+from headwise.studies.ladder import BYTES_PER_PARAMETER, DESKTOP, OPTIONS, VARIANTS
 
 FARTHEST = 30.0  # times the largest, or a part of the smallest, model that a law was fitted to
 LEAST_RUNGS = 3  # sizes: a line, and one to have a spread
@@ -72,6 +72,19 @@ class VariantLaw:
         sizes = [rung.parameters for rung in self.rungs]
         beyond = f"parameters {size:,}, the ladder has {min(sizes):,} to {max(sizes):,}"
         return Prediction(value, low, high, () if _beyond(sizes, size) <= 1 + ROUNDING else (beyond,))
+
+    @property
+    def about(self) -> str:
+        """Which law this is, and what it was fitted to."""
+        seeds = sum(rung.seeds for rung in self.rungs)
+        return f"of the ladder's variant '{self.name}', fitted to {len(self.rungs)} sizes ({seeds} runs)"
+
+    def in_numbers(self) -> dict[str, Any]:
+        """As plain data."""
+        sizes = [rung.parameters for rung in self.rungs]
+        line = {name: getattr(self, name).tolist() for name in ("coefficients", "covariance")}
+        line |= {"centre": self.centre, "variance": self.variance, "quantile": t_quantile(len(sizes) - 2, LEVEL)}
+        return {**line, "least": min(sizes), "most": max(sizes), "about": self.about}
 
 
 def fit_variant(name: str, rungs: Sequence[Rung]) -> VariantLaw:
@@ -152,12 +165,9 @@ def predict(
     with opened(store, results, shipped=True) as source:
         rows = registered_rows(source, DESKTOP)
         said = _predicted(arm, steps, rows) if arm else None
-        trained = trained_on(source, rows)
-        trained += f", {BYTES_PER_PARAMETER} bytes per parameter" if trained else ""
+        trained = _trained_on(source, rows)
     if said is None:
-        variants = ", ".join(f"{name} {letters}" for name, letters in VARIANTS.items())
-        why = f"the only laws are of the ladder's variants, by width: {variants}" if rows else _no_runs()
-        said = PredictedLoss(str(known.shape), task, 0, why_not=why)
+        said = PredictedLoss(str(known.shape), task, 0, why_not=_no_variant() if rows else _no_runs())
     if said.prediction:
         return replace(said, trained=trained)
     size = parameters(known.shape, known.options)["total"]
@@ -166,15 +176,39 @@ def predict(
     return replace(said, trained=trained, nearest=nearest)
 
 
+def ladder_in_numbers(source: Store) -> dict[str, Any]:
+    """The ladder's laws as plain data, for a page that computes what `predict` says."""
+    rows = registered_rows(source, DESKTOP)
+    variants = []
+    for name, letters in VARIANTS.items():
+        few = _too_few(name, rungs := _rungs(name, rows))
+        law = None if few else fit_variant(name, rungs).in_numbers()
+        variants.append({"name": name, "letters": _written(letters), "why_not": few, "law": law})
+    return {
+        "variants": variants,
+        "none": "" if rows else _no_runs(),
+        "others": _no_variant(),
+        "options": OPTIONS.model_dump(),
+        "trained": _trained_on(source, rows),
+        "level": LEVEL,
+        "farthest": FARTHEST,
+    }
+
+
+def _written(letters: str) -> tuple[str, str]:
+    """The part of a variant's heads that turns need not be written."""
+    return letters, letters.replace("-p4", "")
+
+
 def _as_rung(shape: ModelShape) -> Arm | None:
-    """The ladder's variant that a shape is, at its width; the part of its heads that turns need not be written."""
+    """The ladder's variant that a shape is, at its width."""
     for name, letters in VARIANTS.items():
         arm = next(one for one in DESKTOP.arms if one.variant == name)
         try:
-            own = ModelShape.parse(f"w{shape.width}-{letters}")
+            own, plain = (ModelShape.parse(f"w{shape.width}-{one}") for one in _written(letters))
         except SpecError:  # heads that do not divide this width
             continue
-        if shape in (own, ModelShape.parse(str(own).replace("-p4", ""))):
+        if shape in (own, plain):
             return arm.replace(shape=str(own))
     return None
 
@@ -185,9 +219,8 @@ def _predicted(arm: Arm, steps: int, rows: Sequence[Row]) -> PredictedLoss:
     usual = round(BYTES_PER_PARAMETER * parameters(base, arm.options)["total"] / _bytes_per_step(arm))
     said = PredictedLoss(arm.shape, "text", usual)
     rungs = _rungs(arm.variant, rows)
-    if len(rungs) < LEAST_RUNGS:
-        few = f"the variant '{arm.variant}' has judged runs at {len(rungs)} sizes, and a law needs {LEAST_RUNGS}"
-        return replace(said, why_not=f"{few}; {COMMAND} goes on" if rows else _no_runs())
+    if few := _too_few(arm.variant, rungs):
+        return replace(said, why_not=few if rows else _no_runs())
     if steps and abs(steps / usual - 1) > SAME_LENGTH:
         why = f"the ladder trains a model of that size for {usual:,} steps, and no law knows {steps:,}"
         return replace(said, why_not=f"{why}; leave --steps out")
@@ -196,9 +229,21 @@ def _predicted(arm: Arm, steps: int, rows: Sequence[Row]) -> PredictedLoss:
     if beyond > FARTHEST:
         far = f"its parameters are {beyond:,.0f} times those of any run"
         return replace(said, why_not=f"{far}, and a law reaches {FARTHEST:.0f} times at most")
-    seeds = sum(rung.seeds for rung in rungs)
-    law = f"of the ladder's variant '{arm.variant}', fitted to {len(rungs)} sizes ({seeds} runs)"
-    return replace(said, law=law, prediction=fit_variant(arm.variant, rungs).predict(arm.parameters))
+    law = fit_variant(arm.variant, rungs)
+    return replace(said, law=law.about, prediction=law.predict(arm.parameters))
+
+
+def _too_few(variant: str, rungs: Sequence[Rung]) -> str:
+    """What is said of a variant with too few sizes; nothing where there are enough."""
+    if len(rungs) >= LEAST_RUNGS:
+        return ""
+    few = f"the variant '{variant}' has judged runs at {len(rungs)} sizes, and a law needs {LEAST_RUNGS}"
+    return f"{few}; {COMMAND} goes on"
+
+
+def _no_variant() -> str:
+    variants = ", ".join(f"{name} {letters}" for name, letters in VARIANTS.items())
+    return f"the only laws are of the ladder's variants, by width: {variants}"
 
 
 def _no_runs() -> str:
@@ -224,12 +269,13 @@ def _beyond(sizes: Sequence[int], size: int) -> float:
     return max(size / max(sizes), min(sizes) / size, 1.0)
 
 
-def trained_on(source: Store, rows: Sequence[Row]) -> str:
-    """Data, tokenizer, batch and context of the runs behind a law."""
+def _trained_on(source: Store, rows: Sequence[Row]) -> str:
+    """Data, tokenizer, batch, context and length of the runs behind the laws."""
     stored = next((pair[0] for row in rows if (pair := source.get(row.key))), None)
     if stored is None:
         return ""
     task = stored.task
     data = Path(task["source"]).name if task.get("source") else "Python's standard library"
     tokens = f"{task.get('tokenizer') or 'bytes'}, context {task['context']}, batch {stored.recipe.batch}"
-    return f"{data}, {tokens}, {stored.options.family} with {stored.options.positions} positions"
+    model = f"{stored.options.family} with {stored.options.positions} positions"
+    return f"{data}, {tokens}, {model}, {BYTES_PER_PARAMETER} bytes per parameter"

@@ -44,7 +44,7 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A loss, or a ratio of two, with its interval; `outside` says in what it lies beyond the runs, if it does."""
+    """A loss with its interval; `outside` says in what it lies beyond the runs, if it does."""
 
     value: float
     low: float
@@ -91,15 +91,6 @@ class Law:
         half = t_quantile(self.freedom, level) * self.spread * math.sqrt(1 + self._leverage(at))
         value, low, high = (self.floor + math.exp(at @ self.slopes + by) for by in (0.0, -half, half))
         return Prediction(value, low, high, self.outside(shape, steps))
-
-    def change(self, base: ModelShape, shape: ModelShape, steps: int, level: float = LEVEL) -> Prediction:
-        """The loss of one shape over that of another: what both have in common cancels, so it is known better."""
-        start, end = self._row(base, steps), self._row(shape, steps)
-        half = t_quantile(self.freedom, level) * self.spread * math.sqrt(2 + self._leverage(end - start))
-        own, moved = math.exp(start @ self.slopes), (end - start) @ self.slopes
-        value, low, high = ((self.floor + own * math.exp(moved + by)) / (self.floor + own) for by in (0.0, -half, half))
-        outside = dict.fromkeys((*self.outside(base, steps), *self.outside(shape, steps)))
-        return Prediction(value, low, high, tuple(outside))
 
     def outside(self, shape: ModelShape, steps: int) -> tuple[str, ...]:
         """Which features lie outside those of the runs, or their combination if none does; and what is no feature."""

@@ -4,7 +4,7 @@
 
 The page is HTML, CSS and plain JavaScript of this folder, put together here with what it shows as JSON; it loads
 nothing from anywhere. Shapes, options, known models and dtypes are handed over as data; what is ported (shape.js,
-cost.js, config.js, bound.js) is tested in a browser against the Python it stands for.
+cost.js, config.js, bound.js, law.js) is tested in a browser against the Python it stands for.
 """
 
 import json
@@ -17,9 +17,9 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.comparison.all_shapes import law_in_numbers
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import OWN, published
+from headwise.comparison.prediction import ladder_in_numbers
 from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
 from headwise.extras import has
 from headwise.known import KNOWN, find
@@ -106,7 +106,7 @@ def explore(
     if ledger and (store or runs):
         with opened(store, runs) as held:
             sections = list(sections_of(load_all(()), held, watch, charts))
-            law = law_in_numbers(held)
+            law = ladder_in_numbers(held)
     origin = str(results or store or ("the repository's results" if sections else ""))
     text = render(start, sections, origin, looked_into, charts, law=law)
     return Explorer(write_file(text, page_path(out)), start, sum(len(section.judgements) for section in sections))
@@ -133,7 +133,7 @@ def render(
     lead: str = "",
     law: dict[str, Any] | None = None,
 ) -> str:
-    """The page as text; `lead` is the name of an inspected model that it begins with, `law` predicts moves."""
+    """The page as text; `lead` is the name of an inspected model that it begins with, `law` the ladder's laws."""
     import headwise
 
     own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}

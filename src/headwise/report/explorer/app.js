@@ -52,7 +52,7 @@ function refresh() {
     showCurve();
     showCopies();
     showEvidence(a.shape, b.shape);
-    if (DATA.law) showPredicted(a.shape, b.shape);
+    if (DATA.law) showPredicted(a, b);
   }
   remember();
 }
