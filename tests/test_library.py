@@ -82,7 +82,7 @@ def test_a_study_its_claims_and_its_runs(study):
     store = str(folder / "runs.db")
     looks_right(result)
     assert (result.summary.trained, result.table.height) == (18, 18)
-    assert [judgement.claim.id for judgement in result.claims] == ["Q7", "Q8", "Q9"]
+    assert [judgement.claim.id for judgement in result.claims] == ["Q7", "Q8", "Q9", "Q21"]
     assert result.chart().to_dict()
     words = ("study", "run", "rank-cliff", "--preset", "smoke", "--store", store, "--out", str(folder / "chart"))
     again = hw.run_study("rank-cliff", preset="smoke", store=store, out=folder / "chart")

@@ -26,7 +26,7 @@ def test_a_study_goes_from_plan_to_chart_and_verdict(smoke):
     folder, store, said = smoke
     assert said["study"] == "rank-cliff"
     assert (said["runs"]["planned"], said["runs"]["trained"], said["runs"]["failed"]) == (18, 18, 0)
-    assert [claim["id"] for claim in said["claims"]] == ["Q7", "Q8", "Q9"]
+    assert [claim["id"] for claim in said["claims"]] == ["Q7", "Q8", "Q9", "Q21"]
     assert {claim["verdict"] for claim in said["claims"]} == {"open"}
     assert (folder / said["chart"]).exists()
     again = as_json("study", "run", "rank-cliff", "--preset", "smoke", "--store", str(store), cwd=folder)

@@ -192,6 +192,7 @@ def test_rank_cliff_judges_invented_worlds(error, verdicts):
     study = studies.load("rank-cliff")
     with invent(study, "laptop", error) as store:
         found = {judgement.claim.id: judgement for judgement in judge_all(study, store)}
+    assert found.pop("Q21").verdict == "open"  # which no run decides
     assert {name: judgement.verdict for name, judgement in found.items()} == verdicts
     assert all(judgement.runs for judgement in found.values())
 
@@ -215,7 +216,9 @@ def test_an_empty_store_says_what_would_resolve_it():
     with Store(":memory:") as store:
         for judgement in judge_all(study, store):
             assert judgement.verdict == "open"
-            remedy = judgement.remedy
+            if (remedy := judgement.remedy) is None:
+                assert judgement.claim.id == "Q21"  # which no run decides
+                continue
             assert (remedy.study, remedy.preset, remedy.runs, remedy.flops) == (
                 "rank-cliff",
                 "laptop",

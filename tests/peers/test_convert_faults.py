@@ -26,9 +26,8 @@ class Killed(BaseException):
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     _, model, _, to, _, text, *_ = model_and_text(tmp_path)
-    monkeypatch.setattr(conversion, "train_to_agree", partial(healing.heal, steps=6))
     monkeypatch.setattr(healing, "SAVE_SECONDS", 0.0)
-    return partial(headwise.convert, model, to, data=text, heal="1h", steps=2)
+    return partial(headwise.convert, model, to, data=text, heal="6 steps", steps=2)
 
 
 def files(folder):

@@ -35,7 +35,18 @@ def model_and_text(folder):
     hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder / "model")
     chosen = torch.multinomial(1 / torch.arange(1.0, 60.0), 20_000, replacement=True)
     (folder / "text.txt").write_text(" ".join(words[i] for i in chosen))
-    return "convert", folder / "model", "--to", "g2", "--data", folder / "text.txt", "--heal", "1h", "--out", "smaller"
+    return (
+        "convert",
+        folder / "model",
+        "--to",
+        "g2",
+        "--data",
+        folder / "text.txt",
+        "--heal",
+        f"{STEPS} steps",
+        "--out",
+        "smaller",
+    )
 
 
 def result_of(folder):
@@ -56,7 +67,7 @@ def _timeless(facts):
 
 def reference(words, folder):
     """The result without faults, and the seconds from the beginning of its work to its end."""
-    drivers = Drivers(words, prepared(folder), 1, {"SOAK_HEALING_STEPS": str(STEPS)})
+    drivers = Drivers(words, prepared(folder), 1)
     if drivers.running[0].wait():
         raise SystemExit((folder / "drivers.log").read_text())
     began = min(file.stat().st_mtime for file in folder.glob("begun.*"))
@@ -97,7 +108,7 @@ class ConvertRound(Round):
         return self.command
 
     def settings(self):
-        return {"SOAK_HEALING_STEPS": str(STEPS)}
+        return {}
 
     def working(self):
         """A driver has begun; now wait, for not a moment of its work is better than another."""

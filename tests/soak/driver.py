@@ -37,13 +37,12 @@ def hasten_sweeps(deaths):
     local.SERVER_DEATHS = ray_cluster.NODE_DEATHS = 1000
 
 
-def hasten_healing(steps):
-    """So many steps, for those of a time that ends would differ; a sign that the work has begun."""
+def hasten_healing():
+    """A sign that the work has begun; states that are saved often."""
     from headwise.checkpoints import conversion
 
     made = conversion.Converter.__init__
     conversion.healing.SAVE_SECONDS = 0.5
-    conversion.train_to_agree = partial(conversion.healing.heal, steps=steps)
     conversion.Converter.__init__ = lambda *given: (Path(f"begun.{os.getpid()}").touch(), made(*given))[1]
     conversion.convert.__kwdefaults__["steps"] = 20
 
@@ -55,7 +54,7 @@ if __name__ == "__main__":
     if limit := int(os.environ.get("SOAK_FILE_BYTES", "0")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if sys.argv[1] == "convert":
-        hasten_healing(int(os.environ["SOAK_HEALING_STEPS"]))
+        hasten_healing()
     else:
         hasten_sweeps(int(os.environ["SOAK_DEATHS"]))
     sys.exit(main())

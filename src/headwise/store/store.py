@@ -37,6 +37,7 @@ from headwise.store.records import (
     Pair,
     Record,
     StoreError,
+    blank,
     check_key,
     fate_of,
     for_others,
@@ -259,9 +260,10 @@ class Store(AbstractContextManager["Store"]):
         with extra("frames", "frames"):
             import polars as pl
 
-        names, rows = table_rows(self._select())
+        records = self._select()
+        names, rows = table_rows(records or [blank()])  # an empty store has columns of the same types
         columns = [pl.Series(name, [row.get(name) for row in rows], strict=False) for name in names]
-        return pl.DataFrame(columns).head(len(rows))
+        return pl.DataFrame(columns).head(len(records))
 
     def curves_frame(self, table: str = "curves") -> "polars.DataFrame":
         """Every point of every curve, or with table="probes" every value of every probe: key, step, name, value."""
