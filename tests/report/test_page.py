@@ -193,6 +193,7 @@ def test_verdicts_and_numbers_are_those_of_the_rows(page, whole):
         "Q8": "holds",
         "Q9": "holds",
         "Q14": "open",
+        "Q21": "open",
     }
     effect, required = (rows["Q7"].one("td", **{"data-label": name}).text for name in ("effect", "required"))
     assert (effect, required) == ("30× [30×, 30×]published 20×", "at least 2×")

@@ -63,7 +63,7 @@ def _part(study: Study, preset: str, store: Store, charts: bool) -> StudyPart:
     results |= results_of(store, cells)
     asked = {cell.run.cell_key: cell.run for cell in [*trials, *cells]}
     finished = rows(cells, results)
-    chart = study.chart(finished, preset) if charts and (finished or not grid) else None
+    chart = _drawn(study, finished, preset) if charts and (finished or not grid) else None
     return StudyPart(
         preset=preset,
         planned=len({cell.run.cell_key for cell in [*trials, *grid]}),  # two places of a grid may be one run
@@ -89,3 +89,11 @@ def _picture(chart: Any) -> str:
 
     svg = to_svg(chart.properties(padding=ROOM))
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def _drawn(study: Study, finished: list[Row], preset: str) -> Any:
+    """A study's chart; none where runs of others lack metrics, or have some that cannot be drawn."""
+    try:
+        return study.chart(finished, preset)
+    except (ArithmeticError, LookupError, ValueError):
+        return None
