@@ -190,8 +190,7 @@ def test_batch_and_number_format_of_cache_and_decoding():
 
 @pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.published])
 def test_published_counts(name):
-    known = KNOWN[name]
-    assert parameters(known.shape, known.options)["total"] == known.published
+    assert cost_of(name).parameters["total"] == KNOWN[name].published
 
 
 @pytest.mark.parametrize("name", list(KNOWN))

@@ -49,7 +49,7 @@ def test_known_shapes_are_all_named_and_right():
     for name, known in KNOWN.items():
         assert f"`{name}`" in README
         shown = "`" + str(known.shape) + "`" in README
-        assert shown or known.note or name in ("mistral-7b",), name
+        assert shown or known.experts or name in ("mistral-7b",), name
 
 
 def test_the_tree_is_the_tree():

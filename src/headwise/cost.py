@@ -67,13 +67,11 @@ class Cost(Shown):
     decode_bytes: int = 0
     parameters_active: int = 0  # of the total, those that one token meets: fewer in a mixture of experts
     known_as: str = ""
-    note: str = ""  # what the price leaves out
 
     @property
     def headline(self) -> str:
-        note = f" Note: {self.note}." if self.note else ""
         many = "one sequence" if self.batch == 1 else f"{self.batch} sequences"
-        return f"{self.known_as} {self.shape}, {many} of {self.context:,} tokens.{note}".lstrip()
+        return f"{self.known_as} {self.shape}, {many} of {self.context:,} tokens.".lstrip()
 
     @property
     def kernels(self) -> dict[str, Any]:
@@ -82,8 +80,7 @@ class Cost(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """What `headwise cost --json` prints."""
-        fields = asdict(self) | {"known_as": self.known_as or None, "kernels": self.kernels}
-        return fields if self.note else {name: value for name, value in fields.items() if name != "note"}
+        return asdict(self) | {"known_as": self.known_as or None, "kernels": self.kernels}
 
     def records(self) -> list[dict[str, Any]]:
         """One row per number: what it counts, of which part, how many."""
@@ -155,7 +152,6 @@ def cost_of(
         decode_bytes=(active - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
         parameters_active=active,
         known_as=known.name,
-        note=known.note,
     )
 
 
@@ -199,9 +195,8 @@ def known_models() -> KnownModels:
                 "name": known.name,
                 "shape": str(known.shape),
                 "family": known.options.family,
-                "parameters": parameters(known.shape, known.options)["total"],
+                "parameters": cost_of(known).parameters["total"],
                 "published": known.published,
-                "note": known.note,
             }
             for known in KNOWN.values()
         )

@@ -45,25 +45,22 @@ class Experts:
 
 @dataclass(frozen=True)
 class Known:
-    """A model. `published` counts what `options` describe; `note` says what the price leaves out."""
+    """A model. `published` is its parameters as its authors count them, of what `options` and `experts` describe."""
 
     name: str
     shape: ModelShape
     options: ModelOptions = field(default_factory=ModelOptions)
     published: int | None = None
-    note: str = ""
     windows: tuple[int, ...] = ()  # tokens that each layer sees, 0 for all; empty where every layer sees all
     experts: Experts | None = None
 
 
-def _known(name: str, shape: str, family: str, published: int | None, note: str = "", **options: Any) -> Known:
-    return Known(name, ModelShape.parse(shape), preset(family, **options), published, note)
+def _known(name: str, shape: str, family: str, published: int | None, **options: Any) -> Known:
+    return Known(name, ModelShape.parse(shape), preset(family, **options), published)
 
 
-def _attention_only(name: str, shape: str, **options: Any) -> Known:
-    note = "attention only: its MLPs are mixtures of experts, which headwise does not price"
-    made = ModelOptions(norm="rms", positions="rotary", **options)
-    return Known(name, ModelShape.parse(shape), made, None, note)
+def _mixture(name: str, shape: str, published: int, experts: Experts, **options: Any) -> Known:
+    return replace(_known(name, shape, "llama", published, norm_eps=1e-6, **options), experts=experts)
 
 
 _GPT2: dict[str, Any] = {"vocab": 50_257, "context": 1024}
@@ -135,8 +132,22 @@ KNOWN: dict[str, Known] = {
         _known("davit-b", "w128-h4-L2,2,18,2", "davit", 87_954_408, **_STAGED),
         _known("davit-l", "w192-h6-L2,2,18,2", "davit", 196_811_752, **_STAGED),
         _known("swin-t", "w96-h3-L2,2,6,2", "swin", 28_288_354, **_STAGED),
-        _attention_only("deepseek-v2-lite", "w2048-h16-r192-v128-c512-p64-L27-m0"),
-        _attention_only("deepseek-v3", "w7168-h128-r192-v128-c512-q1536-p64-L61-m0"),
+        _mixture(
+            "deepseek-v2-lite",
+            "w2048-h16-r192-v128-c512-p64-L27-m10944,0x26",
+            15_706_484_224,
+            Experts(layers=26, count=64, active=6, mlp=1408, shared=2816),
+            vocab=102_400,
+            context=163_840,
+        ),
+        _mixture(
+            "deepseek-v3",
+            "w7168-h128-r192-v128-c512-q1536-p64-L61-m18432x3,0x58",
+            671_026_404_352,
+            Experts(layers=58, count=256, active=8, mlp=2048, shared=2048),
+            vocab=129_280,
+            context=163_840,
+        ),
     )
 }
 

@@ -42,9 +42,11 @@ def test_several_models_are_columns():
     assert all(len(line) <= 80 for line in table.splitlines())
 
 
-def test_an_attention_shape_says_that_it_is_only_that():
-    assert "attention only" in headwise("cost", "deepseek-v2-lite").stdout
-    assert "attention only" in as_json("cost", "deepseek-v2-lite")["note"]
+def test_experts_count_in_all_and_by_token():
+    """As DeepSeek's papers say: 671 B and 37 B."""
+    found = as_json("cost", "deepseek-v3")
+    assert (round(found["parameters"]["total"] / 1e9), int(found["parameters_active"] / 1e9)) == (671, 37)
+    assert "experts" in headwise("cost", "deepseek-v2-lite").stdout
 
 
 def test_shapes():

@@ -59,7 +59,7 @@ def test_as_many_parameters(name, tmp_path):
     model.config.save_pretrained(tmp_path)
     known = hw.read_config(tmp_path)
     assert known == hw.read_config(str(tmp_path / "config.json"))
-    assert (known.shape.depth, known.shape.width, known.note) == (3, 48, "")
+    assert (known.shape.depth, known.shape.width) == (3, 48)
     assert hw.price(tmp_path).parameters["total"] == sum(p.numel() for p in model.parameters())
 
 

@@ -1,21 +1,17 @@
 """Parameter counts: transformers' models of the published sizes (no numbers, only shapes) = `headwise.cost`, by part.
 
-The sizes come from the models' cards; what is left out is the config class's default. DeepSeek counts one attention
-layer and the norm before it, times the depth: headwise does not price its experts.
+The sizes come from the models' cards; what is left out is the config class's default. A token of DeepSeek's meets those
+experts that its configuration says, of which a whole model counts all.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import nn
-from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Attention, DeepseekV2RMSNorm
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RMSNorm
 
-from headwise.cost import parameters
+from headwise.cost import cost_of
 from headwise.known import KNOWN
 
 SIGNS = {  # the first sign that a weight's name contains says where headwise counts it
@@ -25,10 +21,16 @@ SIGNS = {  # the first sign that a weight's name contains says where headwise co
     "mlp": ("mlp.", "intermediate.", "output.dense"),
     "head": ("lm_head", "classifier", "pooler"),
 }
+MIXTURE = {  # of a mixture of experts; its attention by latents
+    "router": ("mlp.gate.",),
+    "experts": ("experts",),
+    "norms": ("input_layernorm", "post_attention_layernorm", "model.norm"),
+    "latents": ("kv_a_", "q_a_"),
+}
 
 
-def part(name: str) -> str:
-    return next(part for part, signs in SIGNS.items() if any(sign in name for sign in signs))
+def part(name: str, signs: dict[str, tuple[str, ...]] = SIGNS) -> str:
+    return next(part for part, words in signs.items() if any(word in name for word in words))
 
 
 def sizes(width: int, layers: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:
@@ -85,47 +87,42 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_model(name):
-    class_name, config = PUBLISHED[name]
+EXPERTS = {
+    "deepseek-v2-lite": (
+        "DeepseekV2ForCausalLM",
+        sizes(2048, 27, 16, 10_944, q_lora_rank=None, moe_intermediate_size=1408, vocab_size=102_400)
+        | {"n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+    ),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", {}),
+}
+
+
+def counted(class_name: str, config: dict[str, Any], signs: dict[str, tuple[str, ...]] = SIGNS) -> Counter[str]:
+    """The parameters of transformers' model, by part."""
     model_class = getattr(transformers, class_name)
     with torch.device("meta"):
         model = model_class(model_class.config_class(**config))
     counts: Counter[str] = Counter()
     for weight, parameter in model.named_parameters():
-        counts[part(weight)] += parameter.numel()
+        counts[part(weight, signs)] += parameter.numel()
+    return counts
 
-    known = KNOWN[name]
-    priced = parameters(known.shape, known.options)
-    assert sum(counts.values()) == priced["total"] == known.published
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_model(name):
+    counts, priced = counted(*PUBLISHED[name]), cost_of(name).parameters
+    assert sum(counts.values()) == priced["total"] == KNOWN[name].published
     assert counts["attention"] == sum(priced[kind] for kind in ("query", "key", "value", "output"))
     for kind in ("mlp", "norms", "embeddings", "head"):
         assert counts[kind] == priced[kind], kind
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "attention", "norm"),
-    [
-        (
-            "deepseek-v2-lite",
-            lambda: transformers.DeepseekV2Config(
-                hidden_size=2048, num_hidden_layers=27, num_attention_heads=16, q_lora_rank=None
-            ),
-            DeepseekV2Attention,
-            DeepseekV2RMSNorm,
-        ),
-        ("deepseek-v3", transformers.DeepseekV3Config, DeepseekV3Attention, DeepseekV3RMSNorm),
-    ],
-)
-def test_deepseek_attention(name: str, config: Callable[[], Any], attention: type[nn.Module], norm: type[nn.Module]):
-    made = config()
-    with torch.device("meta"):
-        layer, before = attention(made, 0), norm(made.hidden_size)
-    counts = {weight: p.numel() for weight, p in layer.named_parameters()}
-    norms = sum(p.numel() for p in before.parameters())
-    depth = made.num_hidden_layers
-    priced = parameters(KNOWN[name].shape, KNOWN[name].options)
-    assert depth * (sum(counts.values()) + norms) == priced["total"]
-    assert depth * counts["o_proj.weight"] == priced["output"]
-    assert depth * counts.get("q_proj.weight", counts.get("q_b_proj.weight")) == priced["query"]
-    assert depth * norms == priced["norms"]
+@pytest.mark.parametrize(("name", "active"), [("deepseek-v2-lite", 2.66e9), ("deepseek-v3", 37.55e9)])
+def test_mixture(name, active):
+    """All parts; of the active parameters DeepSeek's papers leave out the embeddings, and round: 2.4 and 37 B."""
+    counts, cost = counted(*EXPERTS[name], MIXTURE | SIGNS | {"norms": MIXTURE["norms"]}), cost_of(name)
+    assert sum(counts.values()) == cost.parameters["total"] == KNOWN[name].published
+    assert counts["attention"] == sum(cost.parameters[kind] for kind in ("query", "key", "value", "output"))
+    for kind in ("mlp", "norms", "embeddings", "head", "latents", "experts", "router"):
+        assert counts[kind] == cost.parameters[kind], kind
+    assert cost.parameters_active == pytest.approx(active, rel=0.001)

@@ -246,13 +246,13 @@ def test_a_pasted_configuration_is_read_as_python_reads_it(tab, tmp_path):
         known = read_config(file)
         assert found["shape"] == str(known.shape)
         assert found["options"] == json.loads(json.dumps(known.options.model_dump()))
-        assert found["note"] == known.note
+        assert found["note"] == ""
 
 
 @in_browser
 def test_a_written_configuration_says_the_same_model(tab, tmp_path):
     """Written in the page, read back by Python's own reader: the same shape at the same price."""
-    names = [one.name for one in priced_here() if not one.note and "gemma" not in one.name]
+    names = [one.name for one in priced_here() if not one.experts and "gemma" not in one.name]
     names = [name for name in names if "crammed" not in name]
     body = "(names) => names.map((name) => { const k = DATA.known.find((one) => one.name === name);"
     body += " return writeConfig(parseShape(k.shape), k.options) })"

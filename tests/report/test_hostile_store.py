@@ -42,8 +42,10 @@ def test_claims_and_the_page_of_a_hostile_store(tmp_path, rows):
         assert not (sampled and judged["runs"]) or judged["verdict"] in ("open", "cannot tell", "fails"), judged["id"]
     page = command(store, "report", "--out", str(tmp_path / "page.html"))
     assert page.returncode == 0, page.stderr
-    assert EVIL not in (tmp_path / "page.html").read_text()
-    for words in (["runs", "--limit", "40"], ["runs", "--json"], ["export", "runs.csv"], ["export", "runs.parquet"]):
+    written = (tmp_path / "page.html").read_text()
+    assert EVIL not in written
+    assert "No chart can be drawn" in written
+    for words in (["runs", "--limit", "40"], ["runs", "--json"], *(["export", str(tmp_path / f"runs.{kind}")] for kind in ("csv", "parquet"))):
         assert command(store, *words).returncode == 0, words
     with Store(store) as kept:
         assert kept.count() == rows

@@ -1,7 +1,7 @@
 """What a configuration alone says of a model: its shape and options, without its weights.
 
 known = read_config("path/config.json")        # or the folder it lies in
-known.shape, known.options, known.note         # the note says what a price leaves out
+known.shape, known.options, known.experts
 """
 
 from collections.abc import Iterable

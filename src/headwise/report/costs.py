@@ -68,8 +68,6 @@ def _notes(cost: Cost) -> list[RenderableType]:
     served = f"GPU kernels for heads of {fit['head_dim']}: {', '.join(fit['kernels']) or 'none'}"
     notes: list[RenderableType] = ["", f"[dim]{served}[/dim]"]
     notes += [f"[yellow]Warning: {fit['warning']}.[/yellow]"] if fit["warning"] else []
-    if cost.note:
-        notes += ["", f"Note: {cost.note}."]
-    elif not cost.known_as and not cost.parameters["embeddings"]:
+    if not cost.known_as and not cost.parameters["embeddings"]:
         notes += ["", "[dim]A bare shape is a body: no embeddings, head or biases. Add them with --family.[/dim]"]
     return notes

@@ -78,7 +78,7 @@ def _registered_part(study: Study, preset: str, store: Store, charts: bool) -> S
     """Judged runs only: trials and pilots decide nothing."""
     finished = rows_of(study, preset, store)
     ended = [pair for row in finished if (pair := store.get(row.key))]
-    chart = study.chart(finished, preset) if charts and finished else None
+    chart = _drawn(study, finished, preset) if charts and finished else None
     picture = _picture(chart) if chart is not None else ""
     return StudyPart(preset, len(study.of(preset)), ended, finished, chart, picture)
 

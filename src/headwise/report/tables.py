@@ -111,8 +111,7 @@ def known_table(models: KnownModels) -> RenderableType:
     """Every known model."""
     table = _table("<name", "<shape", "<family", "parameters")
     for row in models.rows:
-        family = "attention only" if row["note"] else row["family"]
-        table.add_row(row["name"], row["shape"], family, f"{row['parameters']:,}")
+        table.add_row(row["name"], row["shape"], row["family"], f"{row['parameters']:,}")
     return table
 
 

@@ -177,7 +177,12 @@ def page_data(
         "family_needs": NEEDS,
         "options": _option_fields(),
         "known": [
-            {"name": known.name, "shape": str(known.shape), "options": known.options.model_dump(), "note": known.note}
+            {
+                "name": known.name,
+                "shape": str(known.shape),
+                "options": known.options.model_dump(),
+                "note": "its experts are not counted here" if known.experts else "",
+            }
             for known in KNOWN.values()
             if known.options.style == "vit" and known.options.mixer == PLAIN
         ],
