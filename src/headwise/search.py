@@ -17,7 +17,7 @@ from itertools import islice, product
 from typing import Any
 
 from headwise.cost import forward_flops, layer_flops, parameters, sequence_length, stack_parameters
-from headwise.known import Known, find
+from headwise.known import Experts, Known, find
 from headwise.mixer import find_mixer
 from headwise.options import ModelOptions, mixer_words
 from headwise.shape import DEEPEST, LARGEST, AttentionShape, ModelShape, ShapeError, divisors, nearest_divisors
@@ -111,12 +111,13 @@ def equal_cost(
         raise SpecError(f"cannot hold '{hold}'; there are {', '.join(_PER_STACK)} and time")
     if not 0 <= tolerance < 1:
         raise SpecError(f"a tolerance of {tolerance:g} makes no sense here; use 0 to 0.99, or a percentage as in 1%")
-    start = starting_point(base)
+    start = starting_point(base, known.experts)
+    base = start.shape if known.experts else base
     length = sequence_length(options, context)
     budget = _PER_STACK[hold](start, options, length)
     counts = parameters(base, options)
     own, rest = counts["body"], counts["total"] - counts["body"]  # embeddings and head: the width stays
-    note = "attention only: its experts are not counted" if known.experts else ""
+    note = "attention only: its MLPs and experts are not counted" if known.experts else ""
     rows: dict[Candidate, EqualCostShape] = {}
     for candidate in candidates(start, vary, options):
         met = _meet(candidate, budget, tolerance, vary, lambda one: _PER_STACK[hold](one, options, length))
@@ -173,8 +174,10 @@ _PER_STACK: dict[str, Callable[[Candidate, ModelOptions, int], int]] = {
 # ---- candidates ----------------------------------------------------------------------------------------------------
 
 
-def starting_point(base: ModelShape) -> Candidate:
-    """The base as a stack of equal layers, which is what can be searched."""
+def starting_point(base: ModelShape, experts: Experts | None = None) -> Candidate:
+    """The base as a stack of equal layers, which is what can be searched; of a mixture of experts its attention."""
+    if experts and len(set(base.layers)) == 1:
+        return Candidate(base.layers[0], 0, base.depth)
     if not base.stages and len(set(zip(base.layers, base.mlps, strict=True))) > 1:
         equal = ModelShape.of([base.layers[0]] * base.depth, [base.mlps[0]] * base.depth)
         raise ShapeError(f"the layers of {base} differ, and a search needs equal ones", lambda: [str(equal)])

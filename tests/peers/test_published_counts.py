@@ -122,7 +122,8 @@ def test_mixture(name, active):
     """All parts; of the active parameters DeepSeek's papers leave out the embeddings, and round: 2.4 and 37 B."""
     counts, cost = counted(*EXPERTS[name], MIXTURE | SIGNS | {"norms": MIXTURE["norms"]}), cost_of(name)
     assert sum(counts.values()) == cost.parameters["total"] == KNOWN[name].published
-    assert counts["attention"] == sum(cost.parameters[kind] for kind in ("query", "key", "value", "output"))
-    for kind in ("mlp", "norms", "embeddings", "head", "latents", "experts", "router"):
+    parts = ("query", "key", "value", "output", "latents")  # the shared rotary key is made with the latent there
+    assert counts["attention"] + counts["latents"] == sum(cost.parameters[kind] for kind in parts)
+    for kind in ("mlp", "norms", "embeddings", "head", "experts", "router"):
         assert counts[kind] == cost.parameters[kind], kind
     assert cost.parameters_active == pytest.approx(active, rel=0.001)

@@ -45,7 +45,8 @@ def test_claims_and_the_page_of_a_hostile_store(tmp_path, rows):
     written = (tmp_path / "page.html").read_text()
     assert EVIL not in written
     assert "No chart can be drawn" in written
-    for words in (["runs", "--limit", "40"], ["runs", "--json"], *(["export", str(tmp_path / f"runs.{kind}")] for kind in ("csv", "parquet"))):
+    exports = [["export", str(tmp_path / f"runs.{kind}")] for kind in ("csv", "parquet")]
+    for words in (["runs", "--limit", "40"], ["runs", "--json"], *exports):
         assert command(store, *words).returncode == 0, words
     with Store(store) as kept:
         assert kept.count() == rows

@@ -109,14 +109,13 @@ def suggestions(
 ) -> dict[str, Any]:
     """The moves for a goal that apply, best first."""
     shape = known.options.complete(known.shape)
-    start = starting_point(shape)
+    start = starting_point(shape, known.experts)
     own, rows = _costs(known, settings), [*published(), *own_rows(judged)]
     found = []
     for move in (move for move in MOVES if goal in move.goals):
-        arm = move.apply(start, known.options)
+        arm = _applied(move, start, known, shape)
         if arm is None:
             continue
-        arm = known.options.complete(arm)
         costs = _costs(
             Known(known.name, arm, known.options, windows=_windows(known, arm), experts=known.experts), settings
         )
@@ -143,6 +142,14 @@ def suggestions(
         "suggestions": kept,
         "found_worse": worse,
     }
+
+
+def _applied(move: Move, start: Candidate, known: Known, shape: ModelShape) -> ModelShape | None:
+    """The shape after a move; none where it does not apply, or takes layers whose experts nobody has moved."""
+    arm = move.apply(start, known.options)
+    if arm is None or (known.experts and arm.depth != shape.depth):
+        return None
+    return known.options.complete(arm.replace(mlp=shape.mlp) if known.experts else arm)
 
 
 def _windows(known: Known, arm: ModelShape) -> tuple[int, ...]:
