@@ -141,6 +141,11 @@ def find(name, chance):
     case = chance.choice(corpus(name))
     if name == "safetensors":
         return case | {"header": _changed(case["header"], chance), "bytes": chance.choice([0, 4, 15, 16, 17])}
+    if name == "advice":  # what is asked for are words of Python, which the command line checks
+        return case | {"config": _changed(case["config"], chance)}
+    if name == "checkpoints":  # its keys are the target's own
+        key = chance.choice(sorted(case))
+        return case | {key: _changed(case[key], chance)}
     changed = _changed(case, chance)
     return changed if isinstance(changed, type(case)) else case
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from headwise.checkpoints import all_readers
 from headwise.checkpoints.files import read_configuration
+from headwise.checkpoints.reader import Reader
 from headwise.comparison.suggest import Suggestions, SuggestionsOfEach, suggest_for
 from headwise.cost import Cost, Costs, cost_of
 from headwise.known import Known, find
@@ -85,9 +86,18 @@ def read_config(source: str | Path) -> Known:
     kind = config.get("model_type")
     for reader in all_readers().values():
         if kind in reader.model_types:
-            known = reader.described(config)
+            known = _described(reader, config, file)
             cut = config.get("headwise", {}).get("shape")  # of a truncated checkpoint, whose family cannot say it
             if known is not None:
                 return replace(known, shape=ModelShape.parse(cut)) if cut else known
     kind_text = f"model_type '{kind}'" if kind else "no model_type"
     raise SpecError(f"'{file}' has {kind_text}, whose configuration no reader knows how to price; give a shape instead")
+
+
+def _described(reader: type[Reader], config: dict[str, Any], file: Path) -> Known | None:
+    try:
+        return reader.described(config)
+    except SpecError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"'{file}' has a value that is no number where there must be one: {error}") from None

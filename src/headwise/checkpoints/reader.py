@@ -60,6 +60,9 @@ class Reader(ABC):
         self.layers = sorted({match["layer"] for match in matches if match}, key=_by_number)
         if not self.layers:
             raise SpecError(f"'{weights.path}' has no attention layer with the names of {self.family}")
+        for name in weights:
+            if not weights.shapes[name] and name.endswith("weight") and name.startswith(tuple(self.layers)):
+                raise SpecError(f"'{weights.path}': '{name}' is a single number where a layer has a matrix or a vector")
         self.stated_heads = heads
         self.watch: LayerWatch = iter  # may show how far a walk over the layers has come
 
