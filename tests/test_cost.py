@@ -146,7 +146,7 @@ def check_activations(model):
 def test_activation_bytes_of_known_models(name):
     """Real shapes, two layers of them, at a quarter of the width's tokens."""
     known = KNOWN[name]
-    shape = known.shape.replace(depth=2)
+    shape = ModelShape.of(known.shape.layers[:2], known.shape.mlps[:2])
     options = known.options.replace(vocab=100) if known.options.vocab else known.options
     tokens = options.tokens if options.family == "vit" else 128
     built = plain(build(shape, options))
@@ -160,7 +160,7 @@ def test_activation_bytes_of_known_models(name):
 def test_activation_bytes_of_the_path_that_runs(name):
     """A fused kernel keeps no attention weights: that is what a model built as usual keeps."""
     known = KNOWN[name]
-    shape = known.shape.replace(depth=2)
+    shape = ModelShape.of(known.shape.layers[:2], known.shape.mlps[:2])
     options = known.options.replace(vocab=100) if known.options.vocab else known.options
     tokens = options.tokens if options.family == "vit" else 128
     seen = saved_bytes(build(shape, options), inputs(shape, options, tokens=tokens, device="cpu"))
