@@ -22,6 +22,7 @@ from headwise.ledger.claims import BITS, CACHE, FLOPS, SECONDS
 from headwise.ledger.registration import Arm, Gates, RateGrid, RegisteredClaim, Registration, Test
 from headwise.studies._recipes.registered import (
     FOUR_DIMENSIONS,
+    MUON_RATES,
     STORIES_5GRAM,
     STORIES_5GRAM_256,
     TINYSTORIES,
@@ -120,7 +121,7 @@ DESKTOP = Registration(
         ),
     ),
     arms=arms(),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(TINYSTORIES,),
 )
 SMOKE = smaller(

@@ -22,10 +22,12 @@ from headwise.shape import ModelShape
 from headwise.studies._recipes.registered import (
     BOOKS,
     BOOKS_3GRAM,
-    adamw,
+    MUON_RATES,
     beats,
     beyond_weights,
     decoder,
+    muon,
+    one_turn,
     registered_study,
     slope_weights,
     smaller,
@@ -36,7 +38,7 @@ TUNED = (32, 48, 64)
 VARIANTS = {"base": "h4-p4-L6", "twice the heads": "h8-p4-L6", "thin": "h8-p4-L4", "control": "h4-p4-L4"}
 BATCH, CONTEXT, BYTES_PER_PARAMETER = 32, 64, 10
 WITHIN = 0.015
-OPTIONS = decoder(logit_scale=True)
+OPTIONS = decoder(logit_scale=True, rope_base=one_turn(CONTEXT))
 SIZES = {f"w{width}": parameters(ModelShape.parse(f"w{width}-h4-L6"), OPTIONS)["total"] for width in SEEDS}
 BY_NAME = {f"w{width}": seeds for width, seeds in SEEDS.items()}
 
@@ -48,7 +50,7 @@ def arms() -> tuple[Arm, ...]:
         found += [
             Arm(
                 variant=name, stratum=f"w{width}", task={"name": "text", "context": CONTEXT},
-                shape=f"w{width}-{letters}", options=OPTIONS, recipe=adamw(BATCH), steps=steps, seeds=seeds,
+                shape=f"w{width}-{letters}", options=OPTIONS, recipe=muon(BATCH), steps=steps, seeds=seeds,
                 rate="" if width in TUNED else "law",
             )
             for name, letters in VARIANTS.items()
@@ -105,7 +107,7 @@ DESKTOP = Registration(
         ),
     ),
     arms=arms(),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(BOOKS,),
 )
 SMOKE = smaller(DESKTOP, {arm.name: f"w{8 * (1 + i // 4)}-h{1 + i % 2}-L1" for i, arm in enumerate(DESKTOP.arms)})

@@ -15,14 +15,16 @@ Command: headwise study run mlp-widths --preset desktop --data text=tinystories.
 
 from headwise.ledger.registration import Arm, Gates, RateGrid, RegisteredClaim, Registration, Saving
 from headwise.studies._recipes.registered import (
+    MUON_RATES,
     STORIES_5GRAM,
     TINYSTORIES,
-    adamw,
     beats,
     better,
     credit,
     decoder,
     keeps,
+    muon,
+    one_turn,
     registered_study,
     smaller,
 )
@@ -41,7 +43,7 @@ AGAINST = {
 def arm(variant: str, letters: str, condition: str) -> Arm:
     return Arm(
         variant=variant, condition=condition, task={"name": "text", "context": 64}, shape=f"w{WIDTH}-{letters}",
-        options=decoder(logit_scale=True), recipe=adamw(32), steps=STEPS, seeds=SEEDS,
+        options=decoder(logit_scale=True, rope_base=one_turn(64)), recipe=muon(32), steps=STEPS, seeds=SEEDS,
     )  # fmt: skip
 
 
@@ -80,7 +82,7 @@ DESKTOP = Registration(
         ),
         *(arm(name, letters, NARROW) for name, letters in AGAINST.items()),
     ),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(TINYSTORIES,),
 )
 SMOKE = smaller(DESKTOP, {one.name: f"w8-h{1 + place}-r4-L1" for place, one in enumerate(DESKTOP.arms)})

@@ -15,9 +15,9 @@ Command: headwise study run shared-cache --preset desktop --data text=tinystorie
 
 from headwise.ledger.registration import Arm, Gates, Learned, RateGrid, RegisteredClaim, Registration, Test
 from headwise.studies._recipes.registered import (
+    MUON_RATES,
     STORIES_3GRAM,
     TINYSTORIES,
-    adamw,
     beats,
     decoder,
     muon,
@@ -56,7 +56,7 @@ def arms() -> tuple[Arm, ...]:
         found.append(
             Arm(
                 variant=name, stratum="text", task={"name": "text", "context": 64},
-                shape=refilled(shape, BASE, text) if name != "base" else shape, options=text, recipe=adamw(32),
+                shape=refilled(shape, BASE, text) if name != "base" else shape, options=text, recipe=muon(32),
                 steps=2000, seeds=6, rate=rate,
             )
         )  # fmt: skip
@@ -124,7 +124,7 @@ DESKTOP = Registration(
         ),
     ),
     arms=arms(),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(TINYSTORIES,),
 )
 SMOKE = smaller(DESKTOP, {})

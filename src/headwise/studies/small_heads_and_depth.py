@@ -16,6 +16,7 @@ from headwise.ledger.claims import BITS
 from headwise.ledger.registration import Arm, Gates, RateGrid, RegisteredClaim, Registration, Test
 from headwise.studies._recipes.registered import (
     FOUR_DIMENSIONS,
+    MUON_RATES,
     STORIES_3GRAM,
     STORIES_5GRAM,
     TINYSTORIES,
@@ -69,7 +70,7 @@ DESKTOP = Registration(
         ),
     ),
     arms=arms(),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(TINYSTORIES,),
 )
 SMOKE = smaller(DESKTOP, {one.name: f"w8-h{1 + place}-r4-L1" for place, one in enumerate(DESKTOP.arms)})

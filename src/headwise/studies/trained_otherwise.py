@@ -23,6 +23,7 @@ from headwise.studies._recipes.registered import (
     credit,
     decoder,
     keeps,
+    one_turn,
     registered_study,
     smaller,
 )
@@ -39,7 +40,7 @@ def arms() -> tuple[Arm, ...]:
     return tuple(
         Arm(
             variant=name, condition=at, task={"name": "text", "context": 64}, shape=shape,
-            options=decoder(logit_scale=True, init=init), steps=STEPS, seeds=SEEDS,
+            options=decoder(logit_scale=True, init=init, rope_base=one_turn(64)), steps=STEPS, seeds=SEEDS,
             recipe=adamw(32).replace(optimizer=optimizer, weight_decay=decay, momentum=0.95),
         )
         for at, (init, optimizer, decay) in SETTINGS.items()

@@ -6,7 +6,7 @@ Task: the next byte of TinyStories, by a nanochat-style decoder (4 layers of 4 h
 and the same 4 dimensions rotated at every rank, so that neither temperature nor frequencies move with the rank.
 Grid: rank 16 for both; values of 8 and 32, and queries and keys of 8 and 32, with what that saves or costs refilled
 into the MLP (equal parameters); values of 8 and 32 with the MLP as it was. Learning rates are chosen on validation.
-Gates: the base beats a 5-gram, rates are inside their grids.
+Gates: the base beats a 5-gram (pilot: 1.478 and 1.492 bits per byte against 1.540), rates are inside their grids.
 Power: 6 seeds at an SD of 0.6 to 1.3 % see differences of 0.7 to 1.4 %.
 Command: headwise study run value-rank --preset desktop --data text=tinystories.txt.xz
 """
@@ -15,6 +15,7 @@ from headwise.ledger.claims import BITS
 from headwise.ledger.registration import Arm, Gates, RateGrid, RegisteredClaim, Registration, Test
 from headwise.studies._recipes.registered import (
     FOUR_DIMENSIONS,
+    MUON_RATES,
     STORIES_5GRAM,
     TINYSTORIES,
     beats,
@@ -26,7 +27,7 @@ from headwise.studies._recipes.registered import (
     text_arm,
 )
 
-STEPS, SEEDS, BASE = 3000, 6, "w64-h4-L4"
+STEPS, SEEDS, BASE = 2000, 6, "w64-h4-L4"
 RANKS = {"value rank halved": "r16-v8", "value rank doubled": "r16-v32"}
 BOTH = {"query/key rank halved": "r8-v16", "query/key rank doubled": "r32-v16"}
 
@@ -81,7 +82,7 @@ DESKTOP = Registration(
         ),
     ),
     arms=arms(),
-    grid=RateGrid(first=(0.004, 0.008, 0.016, 0.032)),
+    grid=RateGrid(first=MUON_RATES),
     sources=(TINYSTORIES,),
 )
 SMOKE = smaller(DESKTOP, {arm.variant: "w16-h2-r8-L1" for arm in DESKTOP.arms})

@@ -5,7 +5,7 @@ from typing import Any
 from headwise.ledger.claims import MASKED_BITS
 from headwise.ledger.registration import Arm, Data, Gates, RateGrid, Saving, Test
 from headwise.options import ModelOptions
-from headwise.studies._recipes.registered import adamw, beats, better, credit, keeps
+from headwise.studies._recipes.registered import adamw, beats, better, credit, keeps, one_turn
 
 CONTEXT, BATCH, MARGIN = 64, 32, 0.02
 TASK = {"name": "text", "objective": "masked", "context": CONTEXT}
@@ -24,7 +24,7 @@ def bert(**changes: Any) -> ModelOptions:
     which it learns from in fewer steps; nothing is left to a default."""
     written: dict[str, Any] = {
         "family": "bert", "norm": "layer", "norm_place": "pre", "residual": True, "norm_eps": 1e-12,
-        "mlp_kind": "plain", "activation": "gelu", "bias": "all", "positions": "rotary", "rope_base": 10_000.0,
+        "mlp_kind": "plain", "activation": "gelu", "bias": "all", "positions": "rotary", "rope_base": one_turn(CONTEXT),
         "qk_norm": "none", "logit_scale": False, "output_scale": 1.0, "dropout": 0.0, "init": "bert",
         "vocab": 257, "context": CONTEXT, "segments": 0, "embedding_norm": True, "final_norm": True, "tied": True,
         "pooler": False, "head": "mlm",
