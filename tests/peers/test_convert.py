@@ -118,6 +118,16 @@ def test_the_same_shape_is_the_same_model(name, tmp_path):
     assert torch.equal(*made)
 
 
+def test_without_text_no_tokenizer_is_needed(tmp_path, text):
+    saved("llama", tmp_path / "model")
+    for file in (tmp_path / "model").glob("tokenizer*"):
+        file.unlink()
+    headwise.convert(tmp_path / "model", "g2", out=tmp_path / "out")
+    assert loaded(tmp_path / "out").config.num_key_value_heads == 2
+    with pytest.raises(SpecError, match="needs a tokenizer beside the model"):
+        headwise.convert(tmp_path / "model", "g2", out=tmp_path / "other", data=text)
+
+
 @pytest.mark.parametrize(
     ("name", "to"),
     [

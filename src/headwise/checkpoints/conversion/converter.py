@@ -55,7 +55,7 @@ class Converter:
         self.folder = open_weights(source).path
         if not self.folder.is_dir():
             raise SpecError(f"'{source}' is a file: give the folder with its config.json and tokenizer")
-        self.tokenizer, self.model = load_model(self.folder, None)
+        self.tokenizer, self.model = load_model(self.folder, None, bare=data is None)
         weights = InMemory(self.model, self.model.config.to_dict())
         reader = reader_of(weights)(weights)
         if not isinstance(reader, ProjectionReader) or not _sayable(self.model, reader):
