@@ -25,8 +25,9 @@ HEAD = "| to | KV cache | by weights | by text | healed |\n|---|---|---|---|---|
 
 
 def ways(old: AttentionShape, share: float) -> Iterator[str]:
-    """What keeps this share of the cache: equal groups, groups by layer, a latent, a rank."""
+    """What keeps this share of the cache: equal groups, groups by layer, a latent, a rank, one of queries and keys."""
     heads, part, rank = share * old.kv_heads, rotary_part(old.qk_rank), share * old.qk_rank
+    keys = share * (old.qk_rank + old.v_rank) - old.v_rank
     if heads >= 1 and old.kv_heads % heads == 0:
         yield f"g{heads:.0f}"
     if heads > 1:
@@ -35,6 +36,8 @@ def ways(old: AttentionShape, share: float) -> Iterator[str]:
         yield f"c{latent}-p{part}"
     if rank >= 2 and rank % 2 == 0:
         yield f"r{rank:.0f}"
+    if keys >= 2 and keys % 2 == 0:
+        yield f"r{keys:.0f}-v{old.v_rank}"
 
 
 class Measured:

@@ -118,7 +118,7 @@ def test_a_table_of_conversions_goes_on_and_says_the_same_again(tmp_path, capsys
 
     old = AttentionShape.parse("w64-h8-r8-g4")
     assert [list(conversions.ways(old, share)) for share in (0.75, 0.5, 0.25)] == [
-        ["--per-layer", "c44-p4", "r6"],
+        ["--per-layer", "c44-p4", "r6", "r4-v8"],
         ["g2", "--per-layer", "c28-p4", "r4"],
         ["g1", "c12-p4", "r2"],
     ]
