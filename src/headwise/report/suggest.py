@@ -17,7 +17,8 @@ _EXPECTED = {"better": "better", "tie": "even", "worse": "worse"}
 def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
     many = f"{document['context']:,} tokens × {document['batch']}, {document['dtype']}"
     about = f"{document['name']} ({_size(document['parameters'])}), {document['task']}, {many}: "
-    cache = f"KV cache {_bytes(document['kv_bytes'])}, one decoded token reads {_bytes(document['decode_bytes'])}"
+    token = "one decoded token" if document["batch"] == 1 else "one decoded token of each"
+    cache = f"KV cache {_bytes(document['kv_bytes'])}, {token} reads {_bytes(document['decode_bytes'])}"
     lines: list[RenderableType] = [*_lines(about + cache, "dim"), *_lines(document["answer"], "bold")]
     for number, one in enumerate(document["suggestions"], 1):
         lines += ["", Text.assemble((f"{number}  {one['shape']}", "bold"), f"  {one['advice']}")]
