@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK, MORE_COLORS
+from headwise.charts.grammar import COLORS, INK, MORE_COLORS, inline
 from headwise.store.rows import Row
 
 Kind = Literal["measured", "scattered", "theory", "published"]
@@ -87,10 +87,10 @@ def curves(
         domain=names, range=[*COLORS, *MORE_COLORS]
     )
     short = short_names(names)
-    values = [{**point, "label": short[point["series"]]} for point in points]
+    values: list[Mapping[str, Any]] = [{**point, "label": short[point["series"]]} for point in points]
 
     def layers_of(across: alt.X) -> list[alt.Chart]:
-        base = alt.Chart(alt.Data(values=values)).encode(x=across, color=color)
+        base = alt.Chart().encode(x=across, color=color)
         kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in KEY}
         return _layers(kinds, up) + ([_labels(kinds["measured"], up)] if labels else [])
 
@@ -105,7 +105,8 @@ def curves(
     heading = alt.TitleParams(
         title, subtitle=[*notes, "; ".join(meaning for kind, meaning in KEY.items() if kind in drawn)]
     )
-    return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
+    shared = alt.concat(*panels, data=inline(values), columns=3)  # once: altair copies and hashes a layer's own
+    return shared.resolve_scale(y="shared").properties(title=heading)
 
 
 def _layers(kinds: Mapping[Kind, alt.Chart], up: alt.Y) -> list[alt.Chart]:

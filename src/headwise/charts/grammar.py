@@ -4,12 +4,13 @@ The theme is colour-blind safe (Okabe and Ito's colours), legible in print, and 
 turn its lightness round on a dark screen.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-__all__ = ["COLORS", "GRID", "INK", "MORE_COLORS", "MUTED", "alt", "save", "to_svg"]  # alt: with this theme
+__all__ = ["COLORS", "GRID", "INK", "MORE_COLORS", "MUTED", "alt", "inline", "save", "to_svg"]  # alt: with this theme
 
 INK, MUTED, GRID = "#1a1a1a", "#666666", "#e6e6e6"
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -38,6 +39,11 @@ def _theme() -> alt.theme.ThemeConfig:
             "view": {"stroke": None},
         },
     )
+
+
+def inline(values: Iterable[Mapping[str, Any]]) -> alt.Data:
+    """Points that a chart brings along. A tuple is handed on; a list would be copied, point by point, at every step."""
+    return alt.Data(values=tuple(values))
 
 
 def to_svg(chart: Any) -> str:
