@@ -169,7 +169,7 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
         library=drawing.get("library"),
         live=drawing.get("live"),
         charts=as_script(charts),
-        policy=policy(own["style"], own["script"], *drawing.values()),
+        policy=policy(own["style"], *drawing.values(), own["script"]),
         claims=[claim_fields(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
         sources=_sources(judgements),
