@@ -23,7 +23,7 @@ def live_sweep(runs: list[Run]) -> Iterator[Watch]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TaskProgressColumn())
     total = max(1, sum(work(run) for run in runs))
     with Progress(*columns, TextColumn("left:"), TimeRemainingColumn(), console=console, transient=True) as bars:
-        whole = bars.add_task(f"{len(runs)} runs", total=UNITS)
+        whole = bars.add_task("1 run" if len(runs) == 1 else f"{len(runs)} runs", total=UNITS)
         yield _Drawing(bars, whole, total, len(runs)).watch()
 
 
