@@ -17,6 +17,8 @@ Power: paired log ratios on text have an SD of 0.6 to 1.3 %: 3 seeds see 3 %.
 Command: headwise study run thin-windows --preset desktop --data text=tinystories.txt.xz (about 8 minutes of one core)
 """
 
+from typing import Any
+
 from headwise.ledger.claims import BITS
 from headwise.ledger.registration import (
     Arm,
@@ -46,8 +48,8 @@ from headwise.studies._recipes.registered import (
 SHAPES = {"base": "w32-h2-L4", "thin": "w32-h4-L2", "control": "w32-h2-L2"}
 LOOK_UP = {"base": "w32-h2-L4", "control": "w32-h2-L2", "windows": "w32-h2-L4", "windows, twice the heads": "w32-h4-L4"}
 MIXERS = {"windows": "window-8", "no windows": "attention"}
-TEXT = {"name": "text", "context": 64}
-RECALL = {"name": "recall", "vocab": 32, "pairs": 4, "length": 24}
+TEXT: dict[str, Any] = {"name": "text", "context": 64}
+RECALL: dict[str, Any] = {"name": "recall", "vocab": 32, "pairs": 4, "length": 24}
 LOST = "share of the gain lost"
 
 
