@@ -200,7 +200,7 @@ def _remedy(study: Study, preset: str, registration: Registration, found: list[R
     todo = [at.run for at in registration.cells() if (tuple(at.place.values()), at.run.seed) not in done]
     trials = [at.run for at in registration.trials([])] if todo and not found else []
     data = tuple(one.task for one in registration.sources)
-    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials), data)
+    return Remedy(study.called, preset, len(todo + trials), sum(work(run) for run in todo + trials), data)
 
 
 def _scale(registration: Registration, found: list[Row], judgement: Judgement, store: Store) -> Scale:
