@@ -67,7 +67,7 @@ def _timeless(facts):
 
 def reference(words, folder):
     """The result without faults, and the seconds from the beginning of its work to its end."""
-    drivers = Drivers(words, prepared(folder), 1)
+    drivers = Drivers(words, prepared(folder), 1, {})
     if drivers.running[0].wait():
         raise SystemExit((folder / "drivers.log").read_text())
     began = min(file.stat().st_mtime for file in folder.glob("begun.*"))
