@@ -65,6 +65,13 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(words):
     assert (done.returncode, done.stderr) == (2, "headwise: No space left on device\n")
 
 
+@posix
+def test_where_nothing_can_be_said_the_exit_code_says_it():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "headwise", "cost", "nonsense"], stdout=full, stderr=full)
+    assert done.returncode == 2
+
+
 # ---- files that are none -------------------------------------------------------------------------------------------
 
 

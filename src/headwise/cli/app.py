@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -152,13 +153,14 @@ def _is_said(error: ValueError) -> bool:
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:
-    """Where standard output itself is the trouble, what is left for it has nowhere to go."""
+    """Where standard output or standard error is the trouble itself, what is left for it has nowhere to go."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sentence:
-        typer.echo(f"headwise: {' '.join(sentence.splitlines())}", err=True)
+        with suppress(OSError):  # nowhere to say it: the exit code does
+            typer.echo(f"headwise: {' '.join(sentence.splitlines())}", err=True)
     sys.exit(code)
 
 
