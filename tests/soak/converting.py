@@ -69,7 +69,7 @@ def reference(words, folder):
     """The result without faults, and the seconds from the beginning of its work to its end."""
     drivers = Drivers(words, prepared(folder), 1, {})
     if drivers.running[0].wait():
-        raise SystemExit((folder / "drivers.log").read_text())
+        raise SystemExit(drivers.log.read_text())
     began = min(file.stat().st_mtime for file in folder.glob("begun.*"))
     return result_of(folder), time.time() - began
 
@@ -124,7 +124,7 @@ class ConvertRound(Round):
     def verdict(self):
         refused = [driver.wait() for driver in self.drivers.limited]
         orphans = self.drivers.orphans()
-        final, beside = result_of(self.folder), {"smaller", "drivers.log", "study.py"}
+        final, beside = result_of(self.folder), {"smaller", "study.py"}
         left = [file.name for file in self.folder.iterdir() if file.name not in beside]
         left = [name for name in left if Path(name).stem != "begun"]
         both = final.keys() & self.expected.keys()
