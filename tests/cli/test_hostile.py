@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from headwise.checkpoints.files import open_weights
 from headwise.cli import app
 from headwise.data import image_files
+from headwise.report import page
 from headwise.spec import SpecError, check_writable
 from headwise.sweep.plan import read_shard
 from headwise.training.loop import train_run
@@ -42,6 +43,7 @@ def refused(*words, **settings):
         (RecursionError(), "headwise: what was given is nested too deeply to be read"),
         (OverflowError("int too large"), "headwise: a number is too large: int too large"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "headwise: a file is not text in UTF-8"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "odd"), r"headwise: '\udcff' cannot be written in utf-8"),
     ],
 )
 def test_what_the_system_refuses_is_a_sentence(monkeypatch, capsys, error, says):
@@ -130,6 +132,16 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, mo
     assert "cannot write to" in refused(*words, "--out", out, cwd=tmp_path)
     check_writable(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists()
+
+
+@posix
+@pytest.mark.parametrize("out", ["/dev/null/x.html", "/dev/full", "file/x"])
+def test_a_page_that_cannot_be_written_is_refused_before_it_is_drawn(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "sections_of", lambda *_: pytest.fail("begun"))
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="cannot write to"):
+        page.write_report(out, tmp_path / "runs.db")
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,14 @@ from pathlib import Path
 LOADED = "headwise.cli.app", "headwise.sweep.worker", "headwise.checkpoints.conversion", "torch._dynamo"
 JUMPS = (-1e9, -3600.0, 3600.0, 1e9)
 REAL = {name: getattr(time, name) for name in ("time", "monotonic")}
-offset = [0.0]
+offset = dict.fromkeys(REAL, 0.0)
 
 
 def jump(number, frame):
-    offset[0] += random.choice(JUMPS)
+    """The time of day goes anywhere; the other clock only ever goes on."""
+    seconds = random.choice(JUMPS)
+    offset["time"] += seconds
+    offset["monotonic"] += max(0.0, seconds)
 
 
 def hasten_sweeps(deaths):
@@ -84,7 +87,7 @@ if __name__ == "__main__":
     become(**nursery())
     signal.signal(signal.SIGUSR1, jump)
     for name, real in REAL.items():
-        setattr(time, name, partial(lambda real: real() + offset[0], real))
+        setattr(time, name, partial(lambda name, real: real() + offset[name], name, real))
     if limit := int(os.environ.get("SOAK_FILE_BYTES", "0")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if sys.argv[1] == "convert":

@@ -136,6 +136,8 @@ def main() -> None:
         _end(f"{error.strerror or error}{place}")
     except UnicodeDecodeError as error:
         _end(f"a file is not text in UTF-8: {error}")
+    except UnicodeEncodeError as error:
+        _end(f"{error.object!r:.80} cannot be written in {error.encoding}")
     except ValueError as error:
         if not _is_said(error):
             raise
