@@ -93,7 +93,7 @@ class Soak:
         with disks.small_disk(folder) as own:
             if not own:
                 self.table.not_made(disks.NAME, "mounting one takes rights; a limit on the size of files stands for it")
-            one = Round(work, self.expected[work], folder, self.chance.choice([1, 1, 1, 1, 4]), self.chance)
+            one = Round(work, self.expected[work], folder, self.chance.choice([1, 1, 1, 1, 1, 1, 1, 4]), self.chance)
             try:
                 return self.table.add(work, one.attack(self.enough), one.verdict(), len(one.expected))
             finally:

@@ -11,9 +11,9 @@ from soak.processes import Drivers, send
 from soak.rounds import Round, prepared
 
 NAME = "convert --heal"
-STEPS = 150  # of healing
+STEPS = 60  # of healing
 FILE_BYTES = 20_000  # less than the model has
-SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8}
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
 SIZES |= {"intermediate_size": 48, "num_key_value_heads": 4, "max_position_embeddings": 32}
 SIZES |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
 TIMES = "seconds", "decode_before", "decode_after", "source", "out"  # differ from call to call

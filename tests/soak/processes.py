@@ -106,7 +106,7 @@ class Nursery:
     """Where drivers come from (`driver.py`); it ends with the soak."""
 
     def __init__(self):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(HERE / "driver.py")]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)
