@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 from headwise.checkpoints.files import open_weights
 from headwise.cli import app
 from headwise.data import image_files
-from headwise.report import page
+from headwise.report import explorer, page
 from headwise.spec import SpecError, check_writable
 from headwise.sweep.plan import read_shard
 from headwise.training.loop import train_run
@@ -134,14 +135,37 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, mo
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["demo", "--seeds", "9" * 21, "--dry-run"],
+        ["compare", "--task", "recall", "--base", "w32-h4-L2", "--steps", "9", "--seeds", "9" * 21],
+        ["study", "run", "rank-cliff", "--preset", "smoke", "--workers", "-1"],
+        ["theory", "conditioning", "--seeds", "9" * 21],
+        ["theory", "conditioning", "--tokens", "9" * 21],
+    ],
+)
+def test_numbers_out_of_reach_are_refused_at_once(tmp_path, words):
+    assert "Traceback" not in refused(*words, cwd=tmp_path, HEADWISE_STORE=str(tmp_path / "runs.db"))
+
+
+@posix
+def test_a_device_is_no_store():
+    assert "no file" in refused("runs", HEADWISE_STORE="/dev/full")
+    assert not Path("/dev/full-journal").exists()
+
+
 @posix
 @pytest.mark.parametrize("out", ["/dev/null/x.html", "/dev/full", "file/x"])
 def test_a_page_that_cannot_be_written_is_refused_before_it_is_drawn(tmp_path, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(page, "sections_of", lambda *_: pytest.fail("begun"))
     (tmp_path / "file").touch()
+    monkeypatch.setattr(explorer, "sections_of", lambda *_: pytest.fail("begun"))
     with pytest.raises(SpecError, match="cannot write to"):
         page.write_report(out, tmp_path / "runs.db")
+    with pytest.raises(SpecError, match="cannot write to"):
+        explorer.explore(out=out, store=tmp_path / "runs.db")
 
 
 @pytest.mark.parametrize(
