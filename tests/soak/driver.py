@@ -84,8 +84,8 @@ def become(words, folder, log, environment):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, jump)  # before there is a driver that it may be sent to
     become(**nursery())
-    signal.signal(signal.SIGUSR1, jump)
     for name, real in REAL.items():
         setattr(time, name, partial(lambda name, real: real() + offset[name], name, real))
     if limit := int(os.environ.get("SOAK_FILE_BYTES", "0")):

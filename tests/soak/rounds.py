@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -128,9 +129,12 @@ class Round:
         }
 
     def ends(self, refused):
+        strange = [code for code in self.drivers.exits if code not in EXITS]
+        if strange:
+            print(f"other exit codes: {strange}", file=sys.stderr)
         return {
             "full disks without a sentence": sum(code not in (0, 2, -signal.SIGKILL) for code in refused),
-            "other exit codes": sum(code not in EXITS for code in self.drivers.exits),
+            "other exit codes": len(strange),
             "commands that never ended": int(self.endless),
             "tracebacks": self.drivers.log.read_bytes().count(b"Traceback (most recent call last)"),
         }
