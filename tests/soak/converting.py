@@ -103,12 +103,18 @@ class ConvertRound(Round):
     def __init__(self, words, expected, folder, chance):
         self.command, (expected, self.seconds) = words, expected
         super().__init__("", expected, folder, 1, chance)
+        self.drivers.all_done = self._is_whole
 
     def words(self, work=""):
         return self.command
 
     def settings(self):
         return {}
+
+    def _is_whole(self):
+        """Its last act is to remove the request; the same call is refused then, for the folder is there already."""
+        model = self.folder / "smaller"
+        return (model / "conversion.json").exists() and not (model / "request.json").exists()
 
     def working(self):
         """A driver has begun; now wait, for not a moment of its work is better than another."""

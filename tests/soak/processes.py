@@ -26,6 +26,7 @@ class Drivers:
         self.log = folder.with_name(f"{folder.name}.log")  # beside it: the folder may have a full disk
         self.settings = settings
         self.exits = []
+        self.all_done = lambda: False  # although the driver that did the last of it was killed before it said so
         self.running = [self.start() for _ in range(count)]
         self.limited = []  # drivers whose files may not grow
 
@@ -42,7 +43,7 @@ class Drivers:
                 self.exits.append(code)
             if code is None:
                 left.append(driver)
-            elif code != 0:
+            elif code != 0 and not self.all_done():
                 left.append(self.start())
                 started += 1
         self.running = left
