@@ -19,7 +19,15 @@ from helpers.pages import ENVIRONMENT, EVIL
 NUMBERS = ("nan", "inf", "-inf", 0.0, -1.0, 1e308, -1e308, 5e-324, 0.5)
 METRICS = ("error", "trivial_error", "validation_error", "standard_error", "bits_per_byte", EVIL)
 POINTS_A_RUN = 3
-COMMANDS = ("claims", "report --out page.html", "runs", "runs --json", "export runs.csv", "export runs.parquet")
+COMMANDS = (
+    "claims",
+    "claims --json",
+    "report --out page.html",
+    "runs",
+    "runs --json",
+    "export runs.csv",
+    "export runs.parquet",
+)
 
 
 def hostile_rows(count):
