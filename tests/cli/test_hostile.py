@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from headwise.checkpoints.files import open_weights
 from headwise.cli import app
 from headwise.data import image_files
+from headwise.report import explorer, page
 from headwise.spec import SpecError, check_writable
 from headwise.sweep.plan import read_shard
 from headwise.training.loop import train_run
@@ -42,6 +44,7 @@ def refused(*words, **settings):
         (RecursionError(), "headwise: what was given is nested too deeply to be read"),
         (OverflowError("int too large"), "headwise: a number is too large: int too large"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "headwise: a file is not text in UTF-8"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "odd"), r"headwise: '\udcff' cannot be written in utf-8"),
     ],
 )
 def test_what_the_system_refuses_is_a_sentence(monkeypatch, capsys, error, says):
@@ -63,6 +66,13 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(words):
             [sys.executable, "-m", "headwise", *words], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (2, "headwise: No space left on device\n")
+
+
+@posix
+def test_where_nothing_can_be_said_the_exit_code_says_it():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "headwise", "cost", "nonsense"], stdout=full, stderr=full)
+    assert done.returncode == 2
 
 
 # ---- files that are none -------------------------------------------------------------------------------------------
@@ -123,6 +133,39 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, mo
     assert "cannot write to" in refused(*words, "--out", out, cwd=tmp_path)
     check_writable(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["demo", "--seeds", "9" * 21, "--dry-run"],
+        ["compare", "--task", "recall", "--base", "w32-h4-L2", "--steps", "9", "--seeds", "9" * 21],
+        ["study", "run", "rank-cliff", "--preset", "smoke", "--workers", "-1"],
+        ["theory", "conditioning", "--seeds", "9" * 21],
+        ["theory", "conditioning", "--tokens", "9" * 21],
+    ],
+)
+def test_numbers_out_of_reach_are_refused_at_once(tmp_path, words):
+    assert "Traceback" not in refused(*words, cwd=tmp_path, HEADWISE_STORE=str(tmp_path / "runs.db"))
+
+
+@posix
+def test_a_device_is_no_store():
+    assert "no file" in refused("runs", HEADWISE_STORE="/dev/full")
+    assert not Path("/dev/full-journal").exists()
+
+
+@posix
+@pytest.mark.parametrize("out", ["/dev/null/x.html", "/dev/full", "file/x"])
+def test_a_page_that_cannot_be_written_is_refused_before_it_is_drawn(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "sections_of", lambda *_: pytest.fail("begun"))
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(explorer, "sections_of", lambda *_: pytest.fail("begun"))
+    with pytest.raises(SpecError, match="cannot write to"):
+        page.write_report(out, tmp_path / "runs.db")
+    with pytest.raises(SpecError, match="cannot write to"):
+        explorer.explore(out=out, store=tmp_path / "runs.db")
 
 
 @pytest.mark.parametrize(

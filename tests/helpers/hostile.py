@@ -1,7 +1,15 @@
-"""A store that somebody made to break the ledger and the page: rows where they look, with whatever a file can say."""
+"""A store that somebody made to break the ledger and the page: rows where they look, with whatever a file can say.
+
+PYTHONPATH=tests python -m helpers.hostile 100000    # processor time and memory of each command that reads one
+"""
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 from headwise import studies
 from headwise.store.records import RUN_COLUMNS, blank
@@ -11,6 +19,15 @@ from helpers.pages import ENVIRONMENT, EVIL
 NUMBERS = ("nan", "inf", "-inf", 0.0, -1.0, 1e308, -1e308, 5e-324, 0.5)
 METRICS = ("error", "trivial_error", "validation_error", "standard_error", "bits_per_byte", EVIL)
 POINTS_A_RUN = 3
+COMMANDS = (
+    "claims",
+    "claims --json",
+    "report --out page.html",
+    "runs",
+    "runs --json",
+    "export runs.csv",
+    "export runs.parquet",
+)
 
 
 def hostile_rows(count):
@@ -52,3 +69,21 @@ def fill(path, count):
             points = [(record["key"], step, EVIL, "inf") for step in range(POINTS_A_RUN)]
             store._connection.executemany("INSERT INTO curves (key, step, name, value) VALUES (?, ?, ?, ?)", points)
     return path
+
+
+def measure(words, folder):
+    """What a command gave, the seconds of processor time that it took, and MiB of memory at its peak."""
+    with (folder / "said").open("wb") as said:
+        command = [sys.executable, "-m", "headwise", *words]
+        store = {"HEADWISE_STORE": str(folder / "runs.db")}
+        begun = subprocess.Popen(command, cwd=folder, env=os.environ | store, stdout=said, stderr=said)
+        _, status, used = os.wait4(begun.pid, 0)
+    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        fill(Path(place) / "runs.db", int(sys.argv[1]))
+        for line in COMMANDS:
+            code, seconds, memory = measure(line.split(), Path(place))
+            print(f"| `{line}` | {code} | {seconds:.1f} s | {memory:.0f} MiB |", flush=True)

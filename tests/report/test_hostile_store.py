@@ -36,7 +36,7 @@ def command(store, *words):
 def test_claims_and_the_page_of_a_hostile_store(tmp_path, rows):
     store = hostile.fill(tmp_path / "runs.db", rows)
     claims = command(store, "claims", "--json")
-    assert claims.returncode == 0, claims.stderr
+    assert claims.returncode == ("below what is certified: " in claims.stderr), claims.stderr
     for judged in json.loads(claims.stdout):
         sampled = [one for one in judged["comparisons"] if not one["exact"]]
         assert not (sampled and judged["runs"]) or judged["verdict"] in ("open", "cannot tell", "fails"), judged["id"]

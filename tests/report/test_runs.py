@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from headwise.report.runs import _folded, rerun_command, run_card, runs_table, spark
-from headwise.store.listing import StoredRun
+from headwise.shown import Shown
+from headwise.store.listing import RunList, StoredRun
 from headwise.training.run import Run, RunResult
 from helpers.runs import make_result, make_run
 from helpers.strategies import pairs
@@ -24,6 +25,13 @@ def printed(*parts):
         for part in parts:
             console.print(part)
     return captured.get()
+
+
+@given(st.lists(pairs(), max_size=3), st.sampled_from([None, 0, 2]))
+@settings(max_examples=25)
+def test_a_list_in_pieces_is_the_same_json(stored, indent):
+    listed = RunList(tuple(StoredRun(*pair) for pair in stored), len(stored), 6)
+    assert listed.to_json(indent) == Shown.to_json(listed, indent)
 
 
 @given(st.lists(pairs(), max_size=4))

@@ -6,6 +6,7 @@ import time
 
 from headwise.spec import SpecError
 from headwise.store.store import Store
+from soak import disks
 from soak.processes import send
 
 STOPPED_SECONDS = 0.1, 6.0  # a driver is taken for lost after 4
@@ -79,17 +80,18 @@ def copy_live(drivers, chance):
 
 TO_DRIVER = "SIGKILL to a driver"
 FAULTS = {  # and how often one is made, of a thousand: a worker is there again in tenths of a second, a driver is not
-    TO_DRIVER: (kill("driver"), 30),
-    "SIGKILL to a worker": (kill("worker"), 810),
-    "SIGKILL to the workers' server": (kill("server"), 40),
-    "SIGKILL to multiprocessing's tracker": (kill("tracker"), 20),
-    "SIGKILL to all processes at once": (kill_everything, 15),
-    "SIGSTOP, SIGCONT to a driver": (stop_and_go_on("driver"), 12),
-    "SIGSTOP, SIGCONT to a worker": (stop_and_go_on("worker"), 12),
-    "SIGSTOP, SIGCONT to the workers' server": (stop_and_go_on("server"), 12),
-    "SIGTERM to a driver": (interrupt(signal.SIGTERM), 10),
-    "SIGINT to a driver": (interrupt(signal.SIGINT), 10),
-    "clock jump (injected)": (jump_clock, 13),
-    "full disk (limit on file size)": (full_disk, 6),
-    "store copied while live": (copy_live, 13),
+    TO_DRIVER: (kill("driver"), 12),
+    "SIGKILL to a worker": (kill("worker"), 880),
+    "SIGKILL to the workers' server": (kill("server"), 25),
+    "SIGKILL to multiprocessing's tracker": (kill("tracker"), 15),
+    "SIGKILL to all processes at once": (kill_everything, 6),
+    "SIGSTOP, SIGCONT to a driver": (stop_and_go_on("driver"), 8),
+    "SIGSTOP, SIGCONT to a worker": (stop_and_go_on("worker"), 8),
+    "SIGSTOP, SIGCONT to the workers' server": (stop_and_go_on("server"), 8),
+    "SIGTERM to a driver": (interrupt(signal.SIGTERM), 6),
+    "SIGINT to a driver": (interrupt(signal.SIGINT), 6),
+    "clock jump (injected)": (jump_clock, 8),
+    disks.NAME: (disks.fill, 6),
+    "full disk (limit on file size)": (full_disk, 4),
+    "store copied while live": (copy_live, 8),
 }

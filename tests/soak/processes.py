@@ -1,11 +1,13 @@
 """The processes of a soak: each is marked in its environment, so that those that outlive their driver are found."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,18 +23,16 @@ class Drivers:
 
     def __init__(self, words, folder, count, settings):
         self.words, self.folder, self.mark = [str(word) for word in words], folder, uuid4().hex
+        self.log = folder.with_name(f"{folder.name}.log")  # beside it: the folder may have a full disk
         self.settings = settings
         self.exits = []
+        self.all_done = lambda: False  # although the driver that did the last of it was killed before it said so
         self.running = [self.start() for _ in range(count)]
         self.limited = []  # drivers whose files may not grow
 
     def start(self, **more):
-        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": os.pathsep.join(sys.path), **self.settings, **more}
-        environment |= {"HEADWISE_STORE": str(self.folder / "runs.db")}
-        log = open(self.folder / "drivers.log", "ab")  # noqa: SIM115 (the process's from here on)
-        command = [sys.executable, str(HERE / "driver.py"), *self.words]
-        with log:
-            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+        environment = {MARK: self.mark, "HEADWISE_STORE": str(self.folder / "runs.db"), **self.settings, **more}
+        return Driver(self.words, self.folder, self.log, environment)
 
     def restart(self):
         """Another in the place of each that was killed or refused, and how many; those that have done all leave."""
@@ -43,31 +43,26 @@ class Drivers:
                 self.exits.append(code)
             if code is None:
                 left.append(driver)
-            elif code != 0:
+            elif code != 0 and not self.all_done():
                 left.append(self.start())
                 started += 1
         self.running = left
         return started
 
     def marked(self):
-        """Every living process of theirs, by what it is."""
-        drivers = {driver.pid for driver in self.running}
-        found = dict(_marked(f"{MARK}={self.mark}".encode()))
-        servers = {pid for pid, (parent, words) in found.items() if b"forkserver" in words and parent in drivers}
+        """Every living process that a driver has, by what it is."""
         kinds = {kind: [] for kind in KINDS}
-        for pid, (parent, words) in found.items():
-            if pid in drivers:
-                kinds["driver"].append(pid)
-            elif pid in servers:
-                kinds["server"].append(pid)
-            elif parent in servers:
-                kinds["worker"].append(pid)
-            else:
-                kinds["tracker" if b"resource_tracker" in words and parent in drivers else "other"].append(pid)
+        for driver in [driver.pid for driver in self.running if driver.poll() is None]:
+            kinds["driver"].append(driver)
+            for pid, words in _children(driver):
+                kind = "server" if b"forkserver" in words else "tracker" if b"resource_tracker" in words else "other"
+                kinds[kind].append(pid)
+                kinds["worker"] += [worker for worker, _ in _children(pid)] if kind == "server" else []
         return kinds
 
     def everything(self):
-        return [pid for pids in self.marked().values() for pid in pids]
+        """Every living process of theirs, whether or not it has a driver."""
+        return [*self.marked()["driver"], *_marked(f"{MARK}={self.mark}".encode())]
 
     def orphans(self):
         """Those that are still there when no driver is, after a while."""
@@ -86,14 +81,66 @@ class Drivers:
             driver.wait()
 
 
+class Driver:
+    """A command in a process of its own, which the nursery has forked."""
+
+    def __init__(self, words, folder, log, environment):
+        self.pid = nursery().ask(words=words, folder=str(folder), log=str(log), environment=environment)
+        self.code = None
+
+    def poll(self):
+        if self.code is None:
+            self.code = nursery().ask(ended=self.pid)
+        return self.code
+
+    def wait(self):
+        while self.poll() is None:
+            time.sleep(LOOK_SECONDS)
+        return self.code
+
+    def kill(self):
+        if self.poll() is None:
+            send(self.pid, signal.SIGKILL)
+
+
+class Nursery:
+    """Where drivers come from (`driver.py`); it ends with the soak."""
+
+    def __init__(self):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(HERE / "driver.py")]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)
+
+    def ask(self, **what):
+        self.process.stdin.write(json.dumps(what) + "\n")
+        return json.loads(self.process.stdout.readline())
+
+
+@cache
+def nursery():
+    return Nursery()
+
+
 def _marked(mark):
+    """By their environment, which a process has from the one that started it: all but drivers have this one."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
-            if mark not in (folder / "environ").read_bytes():
-                continue
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if fields[0] not in "ZX":
-                yield int(folder.name), (int(fields[1]), (folder / "cmdline").read_bytes())
+            if mark in (folder / "environ").read_bytes() and _lives(folder):
+                yield int(folder.name)
+
+
+def _children(pid):
+    """Those that live, with the words that started them."""
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with suppress(OSError):
+                if _lives(folder := Path("/proc", child)):
+                    yield int(child), (folder / "cmdline").read_bytes()
+
+
+def _lives(process):
+    return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
 def send(pid, number):

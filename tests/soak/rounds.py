@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -19,12 +20,12 @@ WORK = {"study run": STUDY, "compare": COMPARE}
 FAULTS_A_ROUND = (40, 200)
 PAUSE_SECONDS = 1.0  # at most, between a sign of work and a fault
 FUTILE = 20  # starts of a driver that is left in peace
-KEPT = ("drivers.log", "study.py", "runs.db", "runs.db-wal", "runs.db-shm")
+KEPT = ("study.py", "runs.db", "runs.db-wal", "runs.db-shm")
 UNFINISHED = (".new", ".partial", ".damaged")
 
 
 def prepared(folder):
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(HERE / "study.py", folder / "study.py")
     return folder
 
@@ -43,7 +44,7 @@ def reference(words, folder):
     """The same command without faults: what every round must come to."""
     drivers = Drivers(words, prepared(folder), 1, {"SOAK_DEATHS": "3"})
     if drivers.running[0].wait():
-        raise SystemExit((folder / "drivers.log").read_text())
+        raise SystemExit(drivers.log.read_text())
     return {key: numbers for key, (_, numbers) in rows_of(folder).items()}
 
 
@@ -128,11 +129,14 @@ class Round:
         }
 
     def ends(self, refused):
+        strange = [code for code in self.drivers.exits if code not in EXITS]
+        if strange:
+            print(f"other exit codes: {strange}", file=sys.stderr)
         return {
             "full disks without a sentence": sum(code not in (0, 2, -signal.SIGKILL) for code in refused),
-            "other exit codes": sum(code not in EXITS for code in self.drivers.exits),
+            "other exit codes": len(strange),
             "commands that never ended": int(self.endless),
-            "tracebacks": (self.folder / "drivers.log").read_bytes().count(b"Traceback (most recent call last)"),
+            "tracebacks": self.drivers.log.read_bytes().count(b"Traceback (most recent call last)"),
         }
 
 

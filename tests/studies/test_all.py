@@ -134,3 +134,9 @@ def test_an_error_below_the_bound_is_found():
     assert check([(run, low)])[0].violates
     assert not check([(run, high)])[0].violates
     assert check([(run, RunResult(run.key, "failed"))]) == []
+
+
+@pytest.mark.parametrize("metrics", [{}, {"error": float("nan")}, {"error": -float("inf")}])
+def test_a_stored_run_without_an_error_is_not_checked(metrics):
+    run = fitted()
+    assert check([(run, RunResult(run.key, "done", metrics))]) == []

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -137,6 +138,8 @@ def main() -> None:
         _end(f"{error.strerror or error}{place}")
     except UnicodeDecodeError as error:
         _end(f"a file is not text in UTF-8: {error}")
+    except UnicodeEncodeError as error:
+        _end(f"{error.object!r:.80} cannot be written in {error.encoding}")
     except ValueError as error:
         if not _is_said(error):
             raise
@@ -154,13 +157,14 @@ def _is_said(error: ValueError) -> bool:
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:
-    """Where standard output itself is the trouble, what is left for it has nowhere to go."""
+    """Where standard output or standard error is the trouble itself, what is left for it has nowhere to go."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sentence:
-        typer.echo(_in_lines(f"headwise: {' '.join(sentence.splitlines())}"), err=True)
+        with suppress(OSError):  # nowhere to say it: the exit code does
+            typer.echo(_in_lines(f"headwise: {' '.join(sentence.splitlines())}"), err=True)
     sys.exit(code)
 
 

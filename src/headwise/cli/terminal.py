@@ -32,7 +32,7 @@ OwnStudies = Annotated[
     list[Path] | None,
     typer.Option(help="Also a study of your own, a .py file; repeat for more.", show_default="none"),
 ]
-WorkersOption = Annotated[int, typer.Option(help="Number of processes.", show_default="one per core")]
+WorkersOption = Annotated[int, typer.Option(help="Number of processes.", min=0, show_default="one per core")]
 RayAddress = Annotated[str | None, typer.Option(help="A Ray cluster: auto or its address.", show_default="none")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 TrackOption = Annotated[

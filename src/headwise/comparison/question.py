@@ -25,6 +25,7 @@ from headwise.training.run import Execution, Recipe
 HOLDS = ("params", "flops", "kv", "time")
 RATES = (0.002, 0.004, 0.008, 0.016, 0.032)  # learning rates
 BATCH = 16
+MOST_SEEDS = 1000
 MOST_VARIANTS = 6  # that are proposed, with the base
 AROUND = 4.0  # proposed sizes are within this factor of the base's
 
@@ -42,7 +43,7 @@ class Question(JsonSpec):
     vary: tuple[str, ...] = Field(default=("heads",), description="axes along which variants are proposed")
     budget: float = Field(default=0.0, ge=0, description="seconds; 0 where steps and seeds are given")
     steps: int = Field(default=0, ge=0, description="training steps of the finalists")
-    seeds: int = Field(default=0, ge=0, description="of each finalist")
+    seeds: int = Field(default=0, ge=0, le=MOST_SEEDS, description="of each finalist")
     rates: tuple[float, ...] = Field(default=RATES, description="learning rates to choose from")
     recipe: Recipe = Field(default_factory=Recipe, description="how models are trained, but for the learning rate")
     shorter: bool = Field(default=True, description="whether runs of fewer steps can be had")

@@ -1,5 +1,6 @@
 """Is anything in a store below what is certified? The bounds' hypotheses are read off each run. No torch here."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,8 +41,9 @@ def check(pairs: Iterable[tuple[Run, RunResult]]) -> list[Checked]:
     for run, result in pairs:
         bound = bound_of(run) if result.status == "done" else None
         if bound is not None and bound.value > 0:
-            error, spread = result.metrics["error"], result.metrics.get("standard_error", 0.0)
-            checked.append(Checked(run.key, error, bound.value, (error - bound.value) / max(spread, 1e-12)))
+            error, spread = result.metrics.get("error", math.nan), result.metrics.get("standard_error", 0.0)
+            if math.isfinite(error) and math.isfinite(spread):  # others' rows may hold anything
+                checked.append(Checked(run.key, error, bound.value, (error - bound.value) / max(spread, 1e-12)))
     return sorted(checked, key=lambda one: one.margin)
 
 

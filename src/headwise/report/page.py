@@ -30,7 +30,7 @@ from headwise.report.ledger import beside, certificate, line, notes, scale_of, s
 from headwise.report.sections import Section, StudyPart, StudyWatch, sections_of
 from headwise.report.tables import short
 from headwise.shown import Shown, finite
-from headwise.spec import SpecError
+from headwise.spec import SpecError, check_writable
 from headwise.store.rows import Row
 from headwise.training.run import Run, RunResult
 
@@ -111,6 +111,7 @@ def write_report(
 
     require("report", "pages with charts")
     place = Path(out).expanduser() if out else folder_beside(store)
+    check_writable(page_path(place).parent)
     with opened(store, results) as runs:
         sections = list(sections_of(load_all(studies), runs, watch))
         checked = check(runs.runs(status="done", asked=COVERED))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
+from textwrap import indent as text_indent
 from typing import Any
 
 from headwise.shown import Shown
@@ -55,6 +56,13 @@ class RunList(Shown):
     def as_dict(self) -> list[Any]:
         """What `headwise runs --json` prints."""
         return [stored.as_dict() for stored in self.runs]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same text, made one run at a time: all at once, those of a large store take twice the memory."""
+        texts = [stored.to_json(indent) for stored in self.runs]
+        if indent is None or not texts:
+            return f"[{', '.join(texts)}]"
+        return "[\n" + ",\n".join(text_indent(text, " " * indent) for text in texts) + "\n]"
 
     def records(self) -> list[dict[str, Any]]:
         """One row per run: key, status, task, shape, steps, seed and its metrics."""

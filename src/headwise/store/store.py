@@ -334,6 +334,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bool]:
     except OSError as error:
         raise StoreError(f"cannot keep results in {path}: {error}") from None
     with _explained(path), ExitStack() as on_failure:
+        check_file(path, "results")
         connection = on_failure.enter_context(closing(sqlite3.connect(path, PATIENCE, isolation_level=None)))
         small = not path.exists() or path.stat().st_size <= CHECKED_AT_ONCE
         _check(connection, path, whole=small)

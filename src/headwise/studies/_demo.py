@@ -23,6 +23,8 @@ from headwise.sweep.resolve import fitted
 from headwise.sweep.watching import Watching, unwatched
 from headwise.training.run import Execution
 
+MOST_SEEDS = 1000
+
 
 @dataclass(frozen=True)
 class Demo(Shown):
@@ -136,8 +138,8 @@ def setting(steps: int, seeds: int) -> str:
 
 
 def _cells(seeds: int, steps: int) -> list[Cell]:
-    if seeds < 1 or steps < 1:
-        raise SpecError(f"the demo needs at least one seed and one step, not {seeds} and {steps}")
+    if not 1 <= seeds <= MOST_SEEDS or steps < 1:
+        raise SpecError(f"a demo has at least one seed, at most {MOST_SEEDS}, and one step, not {seeds} and {steps}")
     study = load("rank-cliff")
     return study.cells(study.presets["demo"].replace(seeds=seeds, steps=steps))
 

@@ -28,6 +28,7 @@ UNGUARDED = 97  # exit code of a process that found the script starting processe
 SERVER_GONE = 255  # what multiprocessing says of a process whose server was killed; it may be alive
 ATTEMPTS, PAUSE_SECONDS = 100, 0.1  # to start a process: one that was killed may be there for a moment yet
 DEATHS = 3  # of the process that works on one item
+LOADED = ["headwise.sweep.worker", "torch._dynamo"]  # by the server: an optimiser needs the last, which takes a second
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -48,8 +49,8 @@ def worker_context() -> Any:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)
     context: Any = multiprocessing.get_context(start_method())
-    if start_method() == "forkserver":  # torch is loaded there, and nothing runs: safe to fork
-        context.set_forkserver_preload(["headwise.sweep.worker"])
+    if start_method() == "forkserver":  # what training loads is loaded there, and nothing runs: safe to fork
+        context.set_forkserver_preload(LOADED)
     process = context.Process(target=_nothing, daemon=True)
     process.start()
     process.join()

@@ -30,7 +30,7 @@ from headwise.report.page import as_script, claim_fields, page_path, policy, wri
 from headwise.report.sections import Section, StudyWatch, sections_of
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown
-from headwise.spec import SpecError, read_json_text, read_text
+from headwise.spec import SpecError, check_writable, read_json_text, read_text
 
 SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "law", "ledger", "model", "app")
 NEEDS: dict[str, dict[str, int]] = {  # what a family needs, until something else is chosen
@@ -99,6 +99,7 @@ def explore(
         if one.shape.stages or one.options.style != "vit" or one.options.mixer != PLAIN:
             raise SpecError(f"the explorer prices plain attention in one stage: see 'headwise cost {one.name}' instead")
     start = tuple(one.name or str(one.shape) for one in known)
+    check_writable(page_path(out).parent)
     charts = charts and has("report")
     looked_into = _inspection(inspection)
     sections: list[Section] = []
