@@ -275,3 +275,10 @@ def test_training_is_three_forward_passes_and_the_cache_has_16_bits():
     cached = cached_per_token(known.shape)
     assert kv_bytes_per_token(known.shape, known.options) == 2 * cached == cost.kv_bytes_per_token
     assert kv_bytes_per_token(known.shape, known.options, "float32") == 4 * cached
+
+
+def test_a_context_beyond_learned_positions_is_said():
+    assert cost_of("gpt2", context=1024).beyond == ""
+    assert "1,024 tokens, and does not run at 8,192" in cost_of("gpt2", context=8192).beyond
+    assert cost_of("qwen3-0.6b", context=1 << 20).beyond == ""  # rotary positions have no last one
+    assert cost_of("w64-h4-L2", family="gpt2", vocab=256, context=8192).beyond == ""

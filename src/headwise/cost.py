@@ -68,6 +68,14 @@ class Cost(Shown):
     decode_bytes: int = 0
     parameters_active: int = 0  # of the total, those that one token meets: fewer in a mixture of experts
     known_as: str = ""
+    positions: int = 0  # in the model's table of learned positions; 0: it has none
+
+    @property
+    def beyond(self) -> str:
+        """Where the context is longer than the model's learned positions: that it cannot run so."""
+        if not 0 < self.positions < self.context:
+            return ""
+        return f"it has learned positions for {self.positions:,} tokens, and does not run at {self.context:,} as it is"
 
     @property
     def headline(self) -> str:
@@ -153,6 +161,7 @@ def cost_of(
         decode_bytes=(read - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
         parameters_active=active,
         known_as=known.name,
+        positions=options.context * (options.family == "decoder" and options.positions == "learned"),
     )
 
 

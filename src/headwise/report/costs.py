@@ -58,16 +58,22 @@ def costs_table(costs: Costs) -> list[RenderableType]:
     }
     for name, show in rows.items():
         table.add_row(name, *(show(cost) for cost in costs.costs))
-    warnings = [f"{cost.known_as or cost.shape}: {cost.kernels['warning']}" for cost in costs.costs]
+    warnings = [
+        f"{cost.known_as or cost.shape}: {warning}" for cost in costs.costs for warning in _warnings(cost) if warning
+    ]
     notes = [f"[dim]weights and KV cache in {first.dtype}; activations in float32, fused attention[/dim]"]
-    return [table, "", *notes, *(warning for warning in warnings if not warning.endswith(": "))]
+    return [table, "", *notes, *warnings]
+
+
+def _warnings(cost: Cost) -> list[str]:
+    return [cost.kernels["warning"], cost.beyond]
 
 
 def _notes(cost: Cost) -> list[RenderableType]:
     fit = cost.kernels
     served = f"GPU kernels for heads of {fit['head_dim']}: {', '.join(fit['kernels']) or 'none'}"
     notes: list[RenderableType] = ["", f"[dim]{served}[/dim]"]
-    notes += [f"[yellow]Warning: {fit['warning']}.[/yellow]"] if fit["warning"] else []
+    notes += [f"[yellow]Warning: {warning}.[/yellow]" for warning in _warnings(cost) if warning]
     if not cost.known_as and not cost.parameters["embeddings"]:
         notes += ["", "[dim]A bare shape is a body: no embeddings, head or biases. Add them with --family.[/dim]"]
     return notes
