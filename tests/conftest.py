@@ -20,6 +20,13 @@ settings.register_profile(
 settings.load_profile("headwise")
 
 
+def pytest_collection_modifyitems(items):
+    """Slow tests may take an hour on a loaded machine: what they find must not hang on its speed."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     import torch

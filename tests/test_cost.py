@@ -188,6 +188,15 @@ def test_batch_and_number_format_of_cache_and_decoding():
         cost_of("gpt2", batch=0)
 
 
+def test_sequences_of_a_batch_read_experts_of_their_own():
+    """DeepSeek-V2-Lite: 26 layers of 64 experts of 3 × 2048 × 1408, of which a token meets 6."""
+    weights = {batch: (cost := cost_of("deepseek-v2-lite", batch=batch)).decode_bytes - cost.kv_bytes
+               for batch in (1, 4, 10, 11, 100)}  # fmt: skip
+    expert = 26 * 3 * 2048 * 1408 * 2
+    assert [weights[batch] - weights[1] for batch in (4, 10, 11, 100)] == [many * expert for many in (18, 54, 58, 58)]
+    assert cost_of("deepseek-v2-lite", batch=4).parameters_active == cost_of("deepseek-v2-lite").parameters_active
+
+
 @pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.published])
 def test_published_counts(name):
     assert cost_of(name).parameters["total"] == KNOWN[name].published

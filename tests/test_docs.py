@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import documents
+from helpers import documents, notebooks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -18,8 +18,8 @@ def names(pages):
 
 
 def test_every_page_is_in_the_contents_once():
-    listed = re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(names(PAGES))
+    listed = re.findall(r": ([\w/.-]+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(names([*PAGES, *notebooks.NOTEBOOKS]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
@@ -41,3 +41,33 @@ def test_a_wrong_command_is_told_from_a_right_one():
     assert documents.wrong("headwise study run rank-cliff --preset smoke  # seconds") == ""
     assert documents.wrong("headwise study walk rank-cliff") == "there is no command walk"
     assert documents.wrong("headwise cost gpt2 --colour=red") == "it has no --colour"
+
+
+# ---- notebooks -----------------------------------------------------------------------------------------------------
+
+
+def cells(notebook):
+    return [cell for cell in notebooks.read(notebook)["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("notebook", notebooks.NOTEBOOKS, ids=names(notebooks.NOTEBOOKS))
+def test_notebooks_were_executed_and_link_somewhere(notebook):
+    assert [cell["execution_count"] for cell in cells(notebook)] == list(range(1, len(cells(notebook)) + 1))
+    assert sum(bool(cell["outputs"]) for cell in cells(notebook)) > 5
+    for cell in notebooks.read(notebook)["cells"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]*)", "".join(cell["source"])):
+            assert cell["cell_type"] == "code" or (notebook.parent / target).exists(), target
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("notebook", notebooks.NOTEBOOKS, ids=names(notebooks.NOTEBOOKS))
+def test_notebooks_run_and_show_the_same_kinds_of_things(notebook, tmp_path):
+    """With a store of their own; numbers may differ between machines, what is shown may not."""
+    again = notebooks.execute(notebook, tmp_path)
+    new = [cell for cell in again["cells"] if cell["cell_type"] == "code"]
+
+    def kinds(cell):
+        return [sorted(output.get("data", {"stream": 0})) for output in cell["outputs"]]
+
+    assert [kinds(cell) for cell in new] == [kinds(cell) for cell in cells(notebook)]

@@ -50,7 +50,8 @@ BODY_PARTS = ("query", "key", "value", "output", "latents", "mlp", "norms")
 class Cost(Shown):
     """The price of one model, of sequences `context` long; `kv_bytes` and `decode_bytes` are of a batch of them.
 
-    `decode_bytes` is what one decoded token of every sequence reads: the weights that take part, and the cache.
+    `decode_bytes` is what one decoded token of every sequence reads: the weights that take part, and the cache. Of a
+    mixture of experts it is the most: sequences that choose the same expert read it once.
     """
 
     shape: str
@@ -129,7 +130,7 @@ def cost_of(
     forward = forward_flops(shape, options, length) + products * length
     cached = kv_bytes_per_token(shape, options, dtype)
     kv_bytes = batch * cached_numbers(shape, options, known.windows, length) * DTYPE_BYTES[dtype]
-    active = counts["total"] - (experts.idle(shape.width) if experts else 0)
+    active, read = (counts["total"] - (experts.idle(shape.width, many) if experts else 0) for many in (1, batch))
     tied = options.family == "decoder" and options.tied
     looked_up = counts["embeddings"] - (options.vocab * shape.width if tied else 0)  # a row of the table, not all of it
     return Cost(
@@ -149,7 +150,7 @@ def cost_of(
         training_state_bytes=counts["total"] * 16,  # float32 weights, gradients and AdamW's two moments
         activation_bytes=activation_bytes(shape, options, length, batch, fused=True) + 4 * batch * length * kept,
         batch=batch,
-        decode_bytes=(active - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
+        decode_bytes=(read - looked_up) * DTYPE_BYTES[dtype] + kv_bytes,
         parameters_active=active,
         known_as=known.name,
     )

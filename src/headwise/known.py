@@ -28,9 +28,9 @@ class Experts:
         each = 3 * width * (self.count * self.mlp + self.shared)
         return {"experts": self.layers * each, "router": self.layers * (width * self.count + self.extra)}
 
-    def idle(self, width: int) -> int:
-        """Parameters that a token does not meet."""
-        return self.layers * 3 * width * (self.count - self.active) * self.mlp
+    def idle(self, width: int, tokens: int = 1) -> int:
+        """Parameters that a token does not meet, or none of several that choose experts of their own."""
+        return self.layers * 3 * width * max(0, self.count - self.active * tokens) * self.mlp
 
     def products(self, width: int) -> int:
         """Multiplications for one token."""

@@ -8,6 +8,7 @@ are the usual combinations. Nothing here needs torch.
 import json
 import math
 import re
+from functools import lru_cache
 from itertools import cycle, islice
 from typing import Any, Literal
 
@@ -174,9 +175,11 @@ class ModelOptions(Spec):
         A latent cannot be rotated, so with rotary positions half of each head is kept out of it and turns
         (`AttentionShape.rotary`), unless the shape says itself which part does.
         """
+        if self.positions != "rotary":
+            return shape
         stated = any(layer.kv_latent and layer.rope_rank for layer in shape.layers)
         layers = tuple(layer.rotary for layer in shape.layers)
-        if self.positions != "rotary" or stated or layers == shape.layers:
+        if stated or layers == shape.layers:
             return shape
         return ModelShape.of(layers, shape.mlps)
 
@@ -207,6 +210,7 @@ def read_mixer(item: str) -> tuple[str, list[int], int]:
     return match[1], [int(number) for number in match[2].split("-")[1:]], int(match[3] or 1)
 
 
+@lru_cache(maxsize=1024)  # every model's options are checked, and most have the same
 def mixer_words(pattern: str, depth: int) -> tuple[str, ...]:
     """The mixer of each layer as it is written: the list, as often as it takes."""
     listed: list[str] = []

@@ -189,8 +189,12 @@ class ModelShape(_Shape):
             raise ShapeError(f"layers of one model share one width, here {sorted(set(width))}")
         return cls(width=width[0], depth=len(layers), mlp=tuple(mlps), **columns)
 
-    def __str__(self) -> str:
+    @cached_property
+    def _text(self) -> str:
         return _write(self._first, _spread(self.mlp, self.depth), self.stages)
+
+    def __str__(self) -> str:
+        return self._text
 
 
 _MAY_BE_ZERO = ("kv_latent", "q_latent", "rope_rank", "mlp")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 
 class SpecError(ValueError):
@@ -52,10 +52,18 @@ class Spec(BaseModel):
 class JsonSpec(Spec):
     """A spec that is kept as JSON: an array becomes the tuple, and an object the spec, that the field says it is."""
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _from_json(cls, value: Any, info: Any) -> Any:
-        return _read(cls.model_fields[info.field_name].annotation, value)
+    def _from_json(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        fields = cls.model_fields
+        read = {
+            name: _read(fields[name].annotation, value)
+            for name, value in values.items()
+            if isinstance(value, list | dict) and name in fields
+        }
+        return values | read
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -87,6 +87,8 @@ def test_a_missing_seed_drops_a_pair_and_not_a_variant():
     two = rank_variants(rows_of({BASE: [1.0, 1.2, 1.1, 1.4], OTHER: [0.9, None, 1.05, 1.2]}), BASE)
     book = stats.ttest_rel([0.9, 1.05, 1.2], [1.0, 1.1, 1.4]).confidence_interval(0.95)
     assert (arm(two, OTHER).delta_low, arm(two, OTHER).delta_high) == pytest.approx((book.low, book.high))
+    assert arm(two, BASE).metric == pytest.approx(np.mean([1.0, 1.1, 1.4]))
+    assert f"{BASE}: seed 1 does not count, as no other judged variant has it" in verdict.reservations(two)
 
 
 def test_variants_that_share_no_seed_are_not_compared():
@@ -197,7 +199,7 @@ def test_the_direction_of_known_metrics_and_of_unknown_ones():
     assert measured("quality", True).direction == "quality: higher is better"
     assert not measured("accuracy", False).higher_is_better
     found = rank_variants(rows_of({BASE: [1.0, 1.1], OTHER: [1.2, 1.0]}), BASE, metric=unknown)
-    assert verdict.how(found).startswith("Quality: lower is better, which is assumed")
+    assert verdict.how(found).startswith("quality: lower is better, which is assumed")
     assert unknown.direction in verdict.reservations(found)
 
 

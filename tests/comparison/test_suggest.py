@@ -6,6 +6,7 @@ import pytest
 
 import headwise as hw
 from headwise.comparison import suggest as module
+from headwise.comparison.evidence.rows import published
 from headwise.comparison.evidence.table import judged_claims
 from headwise.comparison.moves import MOVES, label, proxy, refilled
 from headwise.comparison.suggest import suggest_for
@@ -129,3 +130,18 @@ def test_several_models_are_columns():
     table = headwise("suggest", *names, "--goal", "memory").stdout
     assert all(len(line) <= 80 for line in table.splitlines())
     assert "advice recommended recommended coin flip" in " ".join(table.split())
+
+
+def test_fewer_and_smaller_heads_are_no_evidence_for_larger_ones():
+    """Shazeer's two heads of 64 for eight of 128 lose, and were read as larger heads that lose."""
+    shrunk, split = (next(row for row in published() if row.id == name) for name in ("e014", "e003"))
+    (turned,) = module._as_family([shrunk, split], "head_dim", same=False)
+    assert (turned.id, turned.axis, turned.knob) == ("e003", "head_dim", "more")
+    nearest = hw.suggest("gpt2", "quality").document["suggestions"][0]["nearest"]
+    assert not {"e014", "e019", "e034"} & {row["id"] for row in nearest}
+
+
+def test_a_row_of_the_opposite_change_says_so():
+    shown = " ".join(headwise("suggest", "gpt2", "--goal", "memory").stdout.split())
+    assert "Yao 102M: loss +0.1% [e140]" in shown
+    assert "marin 135M (the other way): loss +0.3% [e178]" in shown

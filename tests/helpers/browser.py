@@ -66,7 +66,7 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def _next(self, patience=30):
+    def _next(self, patience=240):
         """The next message; what the page says on its console or asks for over a network is remembered."""
         end = time.monotonic() + patience
         while b"\0" not in self._waiting:

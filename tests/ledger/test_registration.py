@@ -36,6 +36,7 @@ from headwise.ledger.standing import (
 from headwise.ledger.statistics import Estimate, contrast, holm, share_bounds
 from headwise.ledger.study import Study
 from headwise.options import preset
+from headwise.report.ledger import to_resolve
 from headwise.spec import SpecError
 from headwise.store.rows import TRIAL_SEED, Cell, Row
 from headwise.store.store import Store
@@ -222,7 +223,9 @@ def test_a_study_goes_from_trials_to_a_verdict():
     study = study_of(registered())
     with Store(":memory:") as store:
         (open_,) = judge_registered(study, "desktop", store)
-        assert (open_.verdict, open_.missing, open_.remedy.runs) == ("open", "no judged runs yet", 8)
+        planned = len(study.presets["desktop"].cells()) + len(study.presets["desktop"].trials([]))
+        assert (open_.verdict, open_.missing, open_.remedy.runs) == ("open", "no judged runs yet", planned)
+        assert "hours on two cores" in to_resolve(open_.remedy)
         *_, last = go(study, store)
         assert {run.seed for run in last} == set(study.presets["desktop"].judged_seeds(4))
         (found,) = judge_registered(study, "desktop", store)

@@ -35,17 +35,17 @@ def shape(heads: int) -> str:
     return f"w{WIDTH}-h{heads}-L{DEPTH}"
 
 
-def nano_gpt_loss(source: str, heads: int, seed: int, steps: int) -> float:
+def nano_gpt_loss(source: str, heads: int, seed: int, steps: int, rate: float = RATE) -> float:
     """nanoGPT, trained by itself on the batches that a run of ours with this seed sees."""
     torch.set_num_threads(1)
     task = parse(f"text:{source}", tokenizer="characters", context=CONTEXT)
-    recipe = Recipe(learning_rate=RATE, batch=BATCH, **ASKED)
+    recipe = Recipe(learning_rate=rate, batch=BATCH, **ASKED)
     torch.manual_seed(seed)
     model = nano_gpt(depth=DEPTH, heads=heads, width=WIDTH, context=CONTEXT, vocab=task.default_options().vocab)
-    optimizer = model.configure_optimizers(recipe.weight_decay, RATE, recipe.betas, "cpu")
+    optimizer = model.configure_optimizers(recipe.weight_decay, rate, recipe.betas, "cpu")
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * schedule(step, steps, recipe)
+            group["lr"] = rate * schedule(step, steps, recipe)
         _, loss = model(*task.draw(seed, "train", step, BATCH))
         optimizer.zero_grad()
         loss.backward()
@@ -66,11 +66,11 @@ class AllLogits(torch.nn.Module):
         return self.model(inputs, inputs)[0]
 
 
-def ours(source: str, heads: tuple[int, ...], seeds: int, steps: int, **settings) -> Losses:
+def ours(source: str, heads: tuple[int, ...], seeds: int, steps: int, rate: float = RATE, **settings) -> Losses:
     """By `compare`, with one learning rate for all, as nanoGPT's."""
     base, *others = map(shape, heads)
     about = {"family": "gpt2", "tokenizer": "characters", "context": CONTEXT, "batch_size": BATCH, "options": {}}
-    about |= {"steps": steps, "seeds": seeds, "learning_rates": [RATE], "precision": "float32", **ASKED, **settings}
+    about |= {"steps": steps, "seeds": seeds, "learning_rates": [rate], "precision": "float32", **ASKED, **settings}
     answer = hw.compare(f"text:{source}", base, others, **about)
     return {count: in_order(answer.rows, shape(count)) for count in heads}
 
@@ -103,9 +103,10 @@ def test_pairs_are_separated_by_their_differences():
 
 @pytest.mark.skipif(peers() is None, reason="HEADWISE_PEERS does not point to nanoGPT's source")
 def test_both_sides_train_and_are_measured_alike(tmp_path):
+    """At the experiment's own rate 30 steps are chaotic: a weight's last bit moves the loss at the end by a tenth."""
     file = inspect.getsourcefile(inspect)  # a text that every machine has
-    theirs = nano_gpt_loss(file, 2, 0, 30)
-    mine = ours(file, (2, 4), 1, 30, store=tmp_path / "runs.db", workers=1)
+    theirs = nano_gpt_loss(file, 2, 0, 30, rate=0.002)
+    mine = ours(file, (2, 4), 1, 30, rate=0.002, store=tmp_path / "runs.db", workers=1)
     assert abs(mine[2][0] / theirs - 1) < 0.1
     assert theirs < 4.5
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from headwise import read_config
+from headwise import read_config, studies
 from headwise.comparison.prediction import ladder_in_numbers, predict
 from headwise.cost import DTYPE_BYTES, cost_of
 from headwise.known import KNOWN, Known
@@ -13,15 +13,16 @@ from headwise.ledger.claims import Claim
 from headwise.ledger.judge import Judgement
 from headwise.report.explorer import evidence_rows, explore, page_data, render
 from headwise.report.page import page_path
-from headwise.report.sections import Section, StudyPart
+from headwise.report.sections import Section, StudyPart, sections_of
 from headwise.search import equal_cost
 from headwise.shape import ModelShape, ShapeError
 from headwise.spec import SpecError
 from headwise.store.opening import opened
+from headwise.store.store import Store
 from headwise.theory.bounds import scalar_bound
 from helpers import browser
 from helpers.ladder import climb
-from helpers.pages import EVIL
+from helpers.pages import EVIL, fill
 from helpers.random_models import models
 
 PROGRAM = browser.find()
@@ -369,6 +370,32 @@ def test_the_ledger_is_searched_filtered_sorted_and_linked(tab, page):
 
 
 @in_browser
+def test_a_claim_opens_its_chart_its_runs_and_its_registration(chromium, tmp_path):
+    """A chart is drawn where its claim is opened, and lives: nothing is refused, nothing fetched."""
+    with Store(":memory:") as store:
+        fill(store)
+        sections = list(sections_of([studies.load("rank-cliff"), studies.load("temperature")], store, pictures=False))
+    page = tmp_path / "page.html"
+    page.write_text(render(["gpt2"], sections))
+    chromium.look(390)
+    chromium.open(f"{page.as_uri()}#claim=Q7")
+    drawn = "document.querySelector('#claim-Q7 .chart-help')"
+    chromium.ask(f"(async () => {{ while (!{drawn}) await new Promise(requestAnimationFrame) }})()")
+    words = chromium.ask("document.querySelector('#claim-Q7 svg').getAttribute('aria-label')")
+    assert words.startswith("Q7, holds: One layer: full rank is necessary")
+    assert chromium.ask("document.querySelector('#claim-Q7 .keys').textContent").split()
+    assert chromium.ask("document.documentElement.scrollWidth") <= 390
+    assert chromium.requests == [chromium.ask("location.href").partition("#")[0]]
+    assert chromium.console == []
+
+
+def test_a_claim_is_in_the_ledger_once():
+    """Also one that two studies judge, of which the newer is registered."""
+    sections = [Section(name, "", [judged("Q1")], [StudyPart("laptop", 1, [], [], None, "")]) for name in "ab"]
+    assert [claim["id"] for claim in page_data(sections=sections)["claims"]] == ["Q1"]
+
+
+@in_browser
 def test_an_inspection_becomes_heat_maps_with_a_budget(tab, inspection):
     tab.ask(f"loadInspection({json.dumps(json.dumps(inspection))})")
     assert tab.ask("document.querySelectorAll('.maps figure').length") == 6
@@ -451,6 +478,15 @@ def test_evidence_rows_are_those_about_the_move(chromium, tmp_path, monkeypatch)
     assert len(chromium.ask(shown)) == 2
     assert chromium.console == []
     assert chromium.ask("window.hacked") is None
+
+
+@in_browser
+def test_the_first_dozen_of_evidence_is_shown_until_all_is_asked_for(tab):
+    count = "document.querySelectorAll('#evidence-rows tr').length"
+    tab.ask("document.getElementById('drop-b').click()")
+    assert tab.ask(count) == 12
+    tab.ask("document.getElementById('evidence-more').click()")
+    assert tab.ask(count) == len(evidence_rows())
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from rich.progress import Progress
 
 from headwise.report.live import UNITS, _Drawing
 from headwise.sweep.plan import work
+from headwise.training.run import RunResult
 from helpers.runs import small_run
 
 
@@ -61,3 +62,26 @@ def test_the_bar_of_a_run_has_its_loss_and_rate():
         watch.on_loss(run, 1.5)
         watch.on_step(run, step)
     assert bars.tasks[1].description.endswith("loss 1.5 5/s")
+
+
+def _said_at_the_ends(run, *errors):
+    out = StringIO()
+    bars = Progress(console=Console(file=out, width=80))
+    watch = _Drawing(bars, bars.add_task("", total=UNITS), work(run), len(errors)).watch()
+    for error in errors:
+        watch.on_end(run, RunResult(run.key, "done", metrics={"error": error}))
+    return [line.partition(", about")[0] for line in out.getvalue().splitlines()]
+
+
+def test_the_best_so_far_is_the_least_error_of_headwises_own_tasks():
+    assert _said_at_the_ends(small_run(), 0.5, 0.7) == ["1 of 2 runs, best 0.500 (w8-h2-m16)", *_of_two("best 0.500")]
+
+
+def test_no_run_of_ones_own_trainer_is_called_best_by_its_number():
+    """More of it may be better: the live view called the least accuracy the best."""
+    run = small_run(task={"name": "command", "command": "run {heads} {seed}", "metric": "accuracy"})
+    assert _said_at_the_ends(run, 0.5, 0.7) == ["1 of 2 runs, accuracy 0.5 (w8-h2-m16)", *_of_two("accuracy 0.7")]
+
+
+def _of_two(said):
+    return [f"2 of 2 runs, {said} (w8-h2-m16)"]

@@ -121,22 +121,27 @@ def test_it_refers_to_nothing_outside(page, text):
             assert address.removeprefix("#") in ids or address.startswith("data:image/svg+xml;base64,")
         assert not {"style", *(name for name in element.attributes if name.startswith("on"))} & set(element.attributes)
     assert not {"link", "iframe", "object", "embed", "base"} & {element.name for element in page}
-    assert not re.search(r"url\(|@import|https?:", page.one("style").text + page.one("script").text)
+    assert not re.search(r"url\(|@import|https?:", page.one("style").text + scripts(page)[-1] + scripts(page)[-2])
     assert text.startswith("<!DOCTYPE html>")
 
 
-def test_its_policy_allows_its_own_style_and_script_alone(page):
+def scripts(page):
+    """What is run: Vega's libraries, what draws charts with them, and the page's own."""
+    return [element.text for element in page.all("script") if "type" not in element.attributes]
+
+
+def test_its_policy_allows_its_own_style_and_scripts_alone(page):
     """Hashes made here, of what a browser would hash."""
     policy = page.one("meta", **{"http-equiv": "Content-Security-Policy"}).attributes["content"].split("; ")
-    for name in ("style", "script"):
-        digest = hashlib.sha256(page.one(name).text.encode()).digest()
-        assert f"{name}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+    for name, texts in (("style", [page.one("style").text]), ("script", scripts(page))):
+        hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert " ".join([f"{name}-src", *(f"'sha256-{one}'" for one in hashes)]) in policy
     assert set(policy) > {"default-src 'none'", "img-src data:"}
     assert len(policy) == 4
 
 
 def test_html_in_a_run_is_text(page, cliff):
-    assert len(page.all("script")) == 1
+    assert len(scripts(page)) == 3
     assert EVIL in page.one("header").text
     assert f"chip {EVIL}" in cliff.text
     assert EVIL in cliff.all("ul", class_="bad")[0].text
@@ -279,7 +284,16 @@ def test_charts_are_pictures_of_the_rows(cliff):
         words = {element.text for element in ElementTree.fromstring(svg).iter() if element.text}
         assert {"The rank cliff", "1 layer", "rank of each head"} <= words
         assert b"<script" not in svg
-        assert image.attributes["alt"].startswith("Chart of rank-cliff")
+        assert "x: rank of each head. y: test error (squared distance)." in image.attributes["alt"]
+
+
+def test_the_chart_that_decides_says_in_its_title_what_became_of_a_claim(page, cliff):
+    decided, other = cliff.all("img")
+    assert decided.attributes["alt"].startswith("Q7, holds: One layer: full rank is necessary and sufficient")
+    assert "The rank cliff" in decided.attributes["alt"]
+    assert other.attributes["alt"].startswith("The rank cliff")
+    specs = json.loads(page.one("script", id="charts").text)
+    assert [spec["description"] for spec in specs.values()] == [decided.attributes["alt"], other.attributes["alt"]]
 
 
 # ---- the commands --------------------------------------------------------------------------------------------------

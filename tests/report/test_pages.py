@@ -50,31 +50,64 @@ def test_it_loads_alone_and_without_complaint(tab, address):
     assert tab.ask("window.hacked") is None
 
 
-def test_charts_draw(tab):
-    tab.ask("document.querySelectorAll('details').forEach((part) => { part.open = true })")
-    sizes = tab.ask(
-        "Promise.all([...document.images].map("
-        "async (image) => { await image.decode(); return [image.naturalWidth, image.clientWidth] }))"
-    )
-    assert len(sizes) == 2
-    assert all(natural > 300 and shown > 300 for natural, shown in sizes)
+DRAWN = """(async () => {
+    document.querySelectorAll('details').forEach((part) => { part.open = true });
+    for (const figure of document.querySelectorAll('.chart')) {
+        figure.scrollIntoView();
+        while (!figure.querySelector('.chart-help')) await new Promise(requestAnimationFrame);
+    }
+    return [...document.querySelectorAll('.chart svg')].map((svg) => [svg.clientWidth, svg.getAttribute('aria-label')]);
+})()"""
 
 
-def test_a_chart_has_colours(tab):
-    """Drawn onto a canvas, it is not one white sheet."""
-    colours = tab.ask(
-        """(async () => {
-            const image = document.images[0]; await image.decode();
-            const canvas = document.createElement('canvas');
-            canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
-            const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);
-            const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
-            const seen = new Set();
-            for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 3).join());
-            return [...seen];
-        })()"""
-    )
-    assert {"255,255,255", "0,114,178"} < set(colours)  # the ground, and the first colour of a curve
+@pytest.mark.parametrize("width", [390, 820, 1280])
+def test_charts_come_to_life_where_they_are_seen(tab, width, address):
+    """Each fits its place, is described, and takes the place of its picture; nothing is fetched or refused."""
+    tab.look(width)
+    charts = tab.ask(DRAWN)
+    assert charts[0][1].startswith("Q7, holds: ")
+    assert charts[1][1].startswith("The rank cliff")
+    assert all(150 < shown <= width for shown, _ in charts)
+    assert tab.ask("document.images.length") == 0
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    assert {url for url in tab.requests if not url.startswith("data:image/svg+xml")} == {address}
+    assert tab.console == []
+
+
+def test_a_mark_says_its_numbers_and_the_wheel_zooms(tab):
+    tab.ask(DRAWN)
+    mark, ticks = ".chart svg .mark-symbol path", ".chart svg .role-axis-label text"
+    tab.ask("document.querySelector('.chart').scrollIntoView()")
+    at = f"(() => {{ const box = document.querySelector('{mark}').getBoundingClientRect();"
+    x, y = tab.ask(f"{at} return [box.x + box.width / 2, box.y + box.height / 2] }})()")
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    told = tab.ask("document.querySelector('#vg-tooltip-element.visible')?.textContent ?? ''")
+    assert "rank" in told
+    assert "error" in told
+    labels = f"[...document.querySelectorAll('{ticks}')].map((one) => one.textContent).join()"
+    before = tab.ask(labels)
+    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -400}
+    tab.call("Input.dispatchMouseEvent", **wheel)  # scrolls the page, as everywhere
+    assert tab.ask(labels) == before
+    tab.ask("document.querySelector('.chart').scrollIntoView()")
+    tab.call("Input.dispatchMouseEvent", modifiers=2, **wheel)
+    assert tab.ask(f"new Promise((done) => setTimeout(() => done({labels}), 300))") != before
+    assert tab.console == []
+
+
+def test_without_scripts_charts_are_pictures(chromium, address):
+    chromium.look(1280)
+    chromium.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        chromium.open(address)
+        page = chromium.call("DOM.getDocument")["root"]["nodeId"]
+        images = chromium.call("DOM.querySelectorAll", nodeId=page, selector=".chart img")["nodeIds"]
+        first = chromium.call("DOM.getBoxModel", nodeId=images[0])["model"]
+    finally:
+        chromium.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert len(images) == 2
+    assert first["width"] > 300
+    assert first["height"] > 200
 
 
 def choose(tab, **chosen):

@@ -10,7 +10,7 @@ from headwise.store.rows import Row
 from headwise.store.store import Store
 from headwise.studies import conditioning_and_speed as speed
 from headwise.studies import conditioning_in_training as training
-from headwise.studies import load
+from headwise.studies import gaussian_heads, load
 from headwise.studies._recipes.statistics import kappa
 from headwise.training.loop import train_run
 
@@ -266,3 +266,9 @@ def test_history_comes_back_from_files(tmp_path):
         assert {*result.probes} <= {*found[part].history}
         assert math.isfinite(kappa(found[part], PROBE))
     assert [step for step, name, _ in found["training"].history if name == "cross_entropy"] == [1, 2, 3, 4]
+
+
+def test_the_table_of_gaussian_heads_is_what_is_drawn():
+    assert list(gaussian_heads.drawn()) == [8, 16, 32, 64, 128, 256, 512, 1024]
+    for heads, conditions in gaussian_heads.drawn().items():
+        assert conditions == pytest.approx(gaussian_heads.draw(heads), rel=1e-9), heads

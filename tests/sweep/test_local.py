@@ -20,7 +20,8 @@ from headwise.store.records import StoreError
 from headwise.store.store import Store
 from headwise.sweep import local
 from headwise.sweep.drive import conduct
-from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, sample_tokens, work
+from headwise.sweep.plan import Stopped, Watch, make_plan, memory, read_shard, work
+from headwise.sweep.tokens import sample_tokens
 from headwise.tasks import load_task, names
 from headwise.training import machine
 from headwise.training.loop import train_run

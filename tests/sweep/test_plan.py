@@ -1,7 +1,7 @@
 """Plans know a sequence's length from its task, and read no data for it."""
 
 from headwise.studies import load_all
-from headwise.sweep.plan import sample_tokens
+from headwise.sweep.tokens import sample_tokens
 from headwise.tasks.images import Images
 from headwise.tasks.lra import LongRangeArena
 

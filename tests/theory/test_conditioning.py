@@ -20,8 +20,8 @@ from headwise.theory.conditioning import (
     gaussian_condition,
     jacobian_conditions,
     limit_condition,
-    marchenko_pastur,
 )
+from headwise.theory.gaussian import marchenko_pastur
 
 DEVIATIONS = 3.5
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK, MUTED
+from headwise.charts.grammar import COLORS, INK, MUTED, inline
 from headwise.shape import LETTERS, ModelShape
 from headwise.spec import SpecError
 
@@ -340,7 +340,7 @@ def _marks(points: Sequence[dict[str, Any]], x: alt.X, look: _Look, axis: Axis, 
 
 
 def _chart(values: Sequence[Mapping[str, Any]]) -> Any:
-    return alt.Chart(alt.Data(values=[dict(value) for value in values]))
+    return alt.Chart(inline([dict(value) for value in values]))
 
 
 def _across(axis: Axis) -> alt.X:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK, MORE_COLORS
+from headwise.charts.grammar import COLORS, INK, MORE_COLORS, inline
 from headwise.store.rows import Row
 
 Kind = Literal["measured", "scattered", "theory", "published"]
@@ -80,42 +80,52 @@ def curves(
     places = sorted({point["x"] for point in points if point["kind"] == "measured"})
     ticks = alt.Axis(values=places, format="~g") if log_x and 0 < len(places) <= MOST_TICKS else alt.Axis()
     ticks = alt.Axis(format=x_format, tickCount=FEW_TICKS) if x_format else ticks
-    scale = alt.Scale(type="log" if log_x else "linear", nice=False, padding=30 if labels else 12)
-    up = alt.Y("y:Q", title=y).scale(type="log" if log_y else "linear", zero=False, nice=False, padding=8)
+    scale = alt.Scale(type="log" if log_x else "linear", nice=False, padding=64 if labels else 12)
+    up = alt.Y("y:Q", title=y).scale(nice=False, padding=8, **({"type": "log"} if log_y else {"zero": False}))
     names = in_order(point["series"] for point in points)
     color = alt.Color("series:N", sort=names, legend=alt.Legend(title=None, labelLimit=320)).scale(
         domain=names, range=[*COLORS, *MORE_COLORS]
     )
     short = short_names(names)
-    values = [{**point, "label": short[point["series"]]} for point in points]
+    values: list[Mapping[str, Any]] = [{**point, "label": short[point["series"]]} for point in points]
 
-    def layers_of(across: alt.X) -> list[alt.Chart]:
-        base = alt.Chart(alt.Data(values=values)).encode(x=across, color=color)
+    def layers_of(across: alt.X, along: str) -> list[alt.Chart]:
+        base = alt.Chart().encode(x=across, color=color)
         kinds = {kind: base.transform_filter(alt.datum.kind == kind) for kind in KEY}
-        return _layers(kinds, up) + ([_labels(kinds["measured"], up)] if labels else [])
+        return _layers(kinds, up, _tips(along, y)) + ([_labels(kinds["measured"], up)] if labels else [])
 
     panels = []
     for name in dict.fromkeys(point["panel"] for point in points):
         along = x if isinstance(x, str) else x[name]
         heading = alt.TitleParams(name if name != along else "", fontSize=14, fontWeight="normal", color=INK, offset=4)
         across = alt.X("x:Q", title=along, axis=ticks, scale=scale)
-        panel = alt.layer(*layers_of(across)).transform_filter(alt.datum.panel == name)
+        panel = alt.layer(*layers_of(across, along)).transform_filter(alt.datum.panel == name)
         panels.append(panel.properties(width=340, height=300, title=heading))
     drawn = {point["kind"] for point in points}
     heading = alt.TitleParams(
         title, subtitle=[*notes, "; ".join(meaning for kind, meaning in KEY.items() if kind in drawn)]
     )
-    return alt.concat(*panels, columns=3).resolve_scale(y="shared").properties(title=heading)
+    shared = alt.concat(*panels, data=inline(values), columns=3)  # once: altair copies and hashes a layer's own
+    return shared.resolve_scale(y="shared").properties(title=heading)
 
 
-def _layers(kinds: Mapping[Kind, alt.Chart], up: alt.Y) -> list[alt.Chart]:
+def _tips(across: str, up: str) -> list[alt.Tooltip]:
+    """What a mark says of itself under a pointer."""
+    names = {"series": "of", "x": across, "y": up, "low": "lowest seed", "high": "highest seed"}
+    return [
+        alt.Tooltip(name, type="nominal" if name == "series" else "quantitative", title=title)
+        for name, title in names.items()
+    ]
+
+
+def _layers(kinds: Mapping[Kind, alt.Chart], up: alt.Y, tips: list[alt.Tooltip]) -> list[alt.Chart]:
     return [
         kinds["theory"].mark_line(strokeDash=[6, 4], strokeWidth=2).encode(y=up),
         kinds["measured"].mark_line(strokeWidth=1.5, opacity=0.7).encode(y=up),
         kinds["measured"].mark_rule(strokeWidth=4, opacity=0.4).encode(y="low:Q", y2="high:Q"),
-        kinds["measured"].mark_point(filled=True, size=60, opacity=1).encode(y=up, tooltip=["series:N", "x:Q", "y:Q"]),
-        kinds["scattered"].mark_point(filled=True, size=40, opacity=0.8).encode(y=up),
-        kinds["published"].mark_point(filled=False, size=90, strokeWidth=2).encode(y=up),
+        kinds["measured"].mark_point(filled=True, size=60, opacity=1).encode(y=up, tooltip=tips),
+        kinds["scattered"].mark_point(filled=True, size=40, opacity=0.8).encode(y=up, tooltip=tips),
+        kinds["published"].mark_point(filled=False, size=90, strokeWidth=2).encode(y=up, tooltip=tips[:3]),
     ]
 
 

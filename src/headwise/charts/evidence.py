@@ -4,7 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK, MUTED
+from headwise.charts.grammar import COLORS, INK, MUTED, inline
 
 PANELS = {"loss": "change of the loss, % (above 0: worse)", "points": "benchmarks, points lost (above 0: worse)"}
 SPENT = {True: "saving spent again (equal parameters or FLOPs)", False: "saving not spent"}
@@ -23,8 +23,8 @@ def against_scale(points: list[dict[str, Any]], title: str, notes: list[str]) ->
         if not mine:
             continue
         up = alt.Y("change:Q", title=None).scale(nice=True)
-        base = alt.Chart(alt.Data(values=mine)).encode(x=across)
-        zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=MUTED, strokeDash=[5, 4]).encode(y="y:Q")
+        base = alt.Chart(inline(mine)).encode(x=across)
+        zero = alt.Chart(inline([{"y": 0}])).mark_rule(color=MUTED, strokeDash=[5, 4]).encode(y="y:Q")
         dots = base.mark_point(filled=True, size=80, opacity=0.85).encode(
             y=up,
             color=color.scale(domain=list(SPENT.values()), range=[COLORS[0], COLORS[1]]),
@@ -38,9 +38,9 @@ def against_scale(points: list[dict[str, Any]], title: str, notes: list[str]) ->
 
 def calibration(points: list[dict[str, Any]], title: str, notes: list[str]) -> Any:
     """What was forecast against how often it came so; on the line both agree."""
-    ends = alt.Data(values=[{"at": 0.0}, {"at": 1.0}])
+    ends = inline([{"at": 0.0}, {"at": 1.0}])
     line = alt.Chart(ends).mark_line(color=MUTED, strokeDash=[6, 4]).encode(x="at:Q", y="at:Q")
-    base = alt.Chart(alt.Data(values=points)).encode(
+    base = alt.Chart(inline(points)).encode(
         x=alt.X("forecast:Q", title="probability forecast").scale(domain=[0, 1]).axis(format="%"),
         y=alt.Y("found:Q", title="share that came so").scale(domain=[0, 1]).axis(format="%"),
     )

@@ -4,12 +4,24 @@ The theme is colour-blind safe (Okabe and Ito's colours), legible in print, and 
 turn its lightness round on a dark screen.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-__all__ = ["COLORS", "GRID", "INK", "MORE_COLORS", "MUTED", "alt", "save", "to_svg"]  # alt: with this theme
+__all__ = [
+    "COLORS",
+    "GRID",
+    "INK",
+    "MORE_COLORS",
+    "MUTED",
+    "alt",
+    "inline",
+    "save",
+    "to_svg",
+    "vega_lite_version",
+]  # alt: with this theme
 
 INK, MUTED, GRID = "#1a1a1a", "#666666", "#e6e6e6"
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -36,18 +48,32 @@ def _theme() -> alt.theme.ThemeConfig:
             "title": {"fontSize": 17, "anchor": "start", "subtitleFontSize": 13, "subtitleColor": MUTED, "offset": 12},
             "range": {"category": COLORS},
             "view": {"stroke": None},
+            "mark": {"tooltip": True},
+            "tooltipFormat": {"numberFormat": ",.5~r"},
         },
     )
+
+
+def inline(values: Iterable[Mapping[str, Any]]) -> alt.Data:
+    """Points that a chart brings along. A tuple is handed on; a list would be copied, point by point, at every step."""
+    return alt.Data(values=tuple(values))
+
+
+def vega_lite_version() -> str:
+    """The version that altair writes, as vl-convert calls it."""
+    from altair.utils._importers import vl_version_for_vl_convert
+
+    version: str = vl_version_for_vl_convert()
+    return version
 
 
 def to_svg(chart: Any) -> str:
     """The chart as SVG. Altair checks each part as it is made; the whole is not checked again, which takes as long."""
     import vl_convert
-    from altair.utils._importers import vl_version_for_vl_convert
 
     with alt.data_transformers.enable("default", max_rows=None):
         spec = chart.to_dict(validate=False)
-    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=vl_version_for_vl_convert())
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version())
     return svg
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from headwise.charts.grammar import COLORS, INK
+from headwise.charts.grammar import COLORS, INK, inline
 from headwise.ledger.published import published_values
 from headwise.store.rows import Row
 
@@ -19,7 +19,7 @@ def rank_curves(rows: list[Row], title: str, subtitle: str, published: str | Non
     several = len({point["size"] for point in points}) > 1
     legend = alt.Legend(title="attention parameters", symbolOpacity=1) if several else None
     color = alt.Color("size:N", sort=None, legend=legend).scale(range=COLORS)
-    data = alt.Data(values=points)
+    data = inline(points)
     base = alt.Chart(data).encode(x=x)
     tips = ["rank:O", "multiplier:O", "depth:O", "heads:Q", "parameters:Q", "error:Q", "low:Q", "high:Q", "seeds:Q"]
     line = base.mark_line(strokeWidth=2).encode(y=y, color=color)
@@ -29,7 +29,7 @@ def rank_curves(rows: list[Row], title: str, subtitle: str, published: str | Non
     layers = [trivial, line, bars, dots]
     if published:
         hollow = [_labelled(value) | {"trivial": points[0]["trivial"]} for value in published_values(published)]
-        marks = alt.Chart(alt.Data(values=hollow)).mark_point(filled=False, size=120, strokeWidth=2)
+        marks = alt.Chart(inline(hollow)).mark_point(filled=False, size=120, strokeWidth=2)
         layers.append(marks.encode(x=x, y=y, color=color))
     panel = alt.layer(*layers).properties(width=max(180, 70 * len(ranks)), height=300)
     panels = []

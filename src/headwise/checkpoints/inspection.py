@@ -185,9 +185,10 @@ def measure_heads(shared: AttentionHeads, entropies: list[float] | None = None) 
     (query, key), (output, value) = heads.qk_factors(), heads.vo_factors()
     qk, vo = singular_values(query, key), singular_values(output, value)
     qk_energies, vo_energies = _per_dimension(heads) if heads.rotated else qk.square(), vo.square()
+    at_all_distances = rank_over_distances(heads) if heads.rotated else rank_of(qk)
     columns: dict[str, list[Any]] = {
         "qk_effective_rank": rank_of(qk).tolist(),
-        "qk_effective_rank_all_distances": rank_over_distances(heads).tolist(),
+        "qk_effective_rank_all_distances": at_all_distances.tolist(),
         "qk_rank_99": [count_for(one, KEEP) for one in qk_energies.split(1)],
         "qk_energy_half": _half(qk_energies),
         "qk_condition": condition_of(qk).tolist(),

@@ -1,7 +1,9 @@
 """The command line: thin. Each command imports what it needs when it runs, so that `headwise --help` is instant."""
 
 import os
+import shutil
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -162,8 +164,16 @@ def _end(sentence: str, code: int = 2) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sentence:
         with suppress(OSError):  # nowhere to say it: the exit code does
-            typer.echo(f"headwise: {' '.join(sentence.splitlines())}", err=True)
+            typer.echo(_in_lines(f"headwise: {' '.join(sentence.splitlines())}"), err=True)
     sys.exit(code)
+
+
+def _in_lines(sentence: str) -> str:
+    """In a terminal, broken between words; one line for whatever else reads it."""
+    if not sys.stderr.isatty():
+        return sentence
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(sentence, width, break_long_words=False, break_on_hyphens=False)
 
 
 @app.command(epilog="Example: headwise demo --out my-demo")

@@ -69,6 +69,7 @@ class Ranking:
     metric: Metric = field(default_factory=Metric)
     paired: bool = True
     gates: tuple[Gate, ...] = ()
+    alone: tuple[tuple[str, int], ...] = ()  # variants and seeds that no other judged variant has: they do not count
 
     @property
     def judged(self) -> list[Judged]:
@@ -123,7 +124,8 @@ def rank_variants(
         for variant, its_rows in variants.items()
     ]
     seeds = tuple(sorted({seed for its in design.losses.values() for seed in its}))
-    return _decide(Ranking(base, tuple(numbers), seeds, metric=metric, paired=paired), design, chances)
+    alone = tuple((variant, seed) for variant in losses for seed in sorted({*losses[variant]} - {*seeds}))
+    return _decide(Ranking(base, tuple(numbers), seeds, metric=metric, paired=paired, alone=alone), design, chances)
 
 
 def _by_seed(rows: Iterable[Row], base: str) -> dict[str, dict[int, Row]]:

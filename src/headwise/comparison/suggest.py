@@ -203,13 +203,14 @@ def _expected(
 def _as_family(rows: Sequence[EvidenceRow], family: str, same: bool) -> list[EvidenceRow]:
     """Rows of another family that speak of the same change: fewer heads in a width are larger heads."""
     turned = {"more": "less", "less": "more"}
-    return [
+    read = [
         row if row.family == family else row.replace(
             axis=family, family=family, knob=row.knob if same or row.knob is None else turned[row.knob],
             stated_dose=row.dose,
         )
         for row in rows
     ]  # fmt: skip
+    return [row for row in read if row.shapes_agree]
 
 
 def _dose(family: str, base: ModelShape, factor: float) -> Dose:

@@ -217,6 +217,9 @@ def reservations(ranking: Ranking) -> list[str]:
     for variant in ranking.judged if ranking.paired else ():
         if 0 < variant.seeds < len(ranking.seeds):
             lines.append(f"{variant.arm} has {variant.seeds} of {len(ranking.seeds)} seeds: only pairs count")
+    lines += [
+        f"{variant}: seed {seed} does not count, as no other judged variant has it" for variant, seed in ranking.alone
+    ]
     lines += [f"not checked ({gate.name}): {gate.detail}" for gate in ranking.gates if gate.passed is None]
     return [*lines, ranking.metric.direction] if ranking.metric.assumed else lines
 
@@ -297,7 +300,7 @@ def how(ranking: Ranking) -> str:
     """How intervals and probabilities came about."""
     design = (Paired if ranking.paired else Unpaired).how
     return (
-        f"{ranking.metric.direction[0].upper()}{ranking.metric.direction[1:]}. "
+        f"{ranking.metric.direction}. "
         f"Intervals are {LEVEL:.0%}; against the base {design}, corrected for the number of variants. "
         f"P(best) is each variant's share of a t posterior of the means ({_runs(ranking)}); from {DECIDED:.1%} on it "
         "is called decided."

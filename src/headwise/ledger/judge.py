@@ -221,7 +221,7 @@ def _remedy(study: Study, preset: str, rows: list[Row]) -> Remedy:
     done = {_spot(row.cell, row.seed) for row in rows}
     todo = [cell.run for cell in study.of(preset) if _spot(cell.place, cell.run.seed) not in done]
     trials = [cell.run for cell in study.trials(preset)] if todo and not rows else []
-    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials))
+    return Remedy(study.called, preset, len(todo + trials), sum(work(run) for run in todo + trials))
 
 
 def _covers(study: Study, preset: str, rows: list[Row]) -> bool:

@@ -251,7 +251,11 @@ class Registration(Preset):
 
     def cells(self) -> list[Cell]:
         """Every judged run, at the recipe's own learning rate."""
-        return [Cell(arm.place, arm.run.replace(seed=seed)) for arm in self.arms for seed in self._seeds(arm, "")]
+        return list(self._cells)
+
+    @cached_property
+    def _cells(self) -> tuple[Cell, ...]:
+        return tuple(Cell(arm.place, arm.run.replace(seed=seed)) for arm in self.arms for seed in self._seeds(arm, ""))
 
     def _seeds(self, arm: Arm, kind: str, count: int = 0) -> list[int]:
         if kind == PILOT:
@@ -260,6 +264,13 @@ class Registration(Preset):
 
     def trials(self, known: list[Row]) -> list[Cell]:
         """Trials of learning rates: the first grid, and what grew where rows so far have their best at an edge."""
+        return self._trials(known) if known else list(self._first_trials)
+
+    @cached_property
+    def _first_trials(self) -> tuple[Cell, ...]:
+        return tuple(self._trials([]))
+
+    def _trials(self, known: list[Row]) -> list[Cell]:
         return [
             Cell({**arm.place, "trial": rate}, _short(at_rate(arm.run, rate), self.grid.steps).replace(seed=seed))
             for arm in self.arms

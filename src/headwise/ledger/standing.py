@@ -9,8 +9,9 @@ No torch here.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -152,7 +153,8 @@ def judge_registered(study: Study, preset: str, store: Store) -> list[Judgement]
     registration = _registration(study, preset)
     known = trial_rows(store, registration)
     found, rates = registered_rows(store, registration), registration.rates_of(known)
-    return [_judged(study, preset, registration, claim, found, rates, store) for claim in registration.claims]
+    remedy = cache(partial(_remedy, study, preset, registration, found))  # of all claims, and only if one is open
+    return [_judged(study, preset, registration, claim, found, rates, store, remedy) for claim in registration.claims]
 
 
 def _judged(
@@ -163,6 +165,7 @@ def _judged(
     found: list[Row],
     rates: dict[str, Rate],
     store: Store,
+    remedy: Callable[[], Remedy],
 ) -> Judgement:
     last: Judgement | None = None
     for look in registration.stages:
@@ -178,8 +181,8 @@ def _judged(
         last = Judgement(as_claim(claim, study.name), "open", preset, missing=done, registration=registration.hash)
     elif last.comparisons:
         last = replace(last, scale=_scale(registration, found, last, store))
-    remedy = _remedy(study, preset, registration, found) if last.verdict == "open" else None
-    return replace(last, preset=preset, remedy=remedy, restated=claim.restated, superseded=claim.supersedes)
+    needed = remedy() if last.verdict == "open" else None
+    return replace(last, preset=preset, remedy=needed, restated=claim.restated, superseded=claim.supersedes)
 
 
 def _complete(registration: Registration, claim: RegisteredClaim, found: list[Row], seeds: int) -> bool:
@@ -200,7 +203,7 @@ def _remedy(study: Study, preset: str, registration: Registration, found: list[R
     todo = [at.run for at in registration.cells() if (tuple(at.place.values()), at.run.seed) not in done]
     trials = [at.run for at in registration.trials([])] if todo and not found else []
     data = tuple(one.task for one in registration.sources)
-    return Remedy(study.called, preset, len(todo), sum(work(run) for run in todo + trials), data)
+    return Remedy(study.called, preset, len(todo + trials), sum(work(run) for run in todo + trials), data)
 
 
 def _scale(registration: Registration, found: list[Row], judgement: Judgement, store: Store) -> Scale:

@@ -64,6 +64,7 @@ class Study:
     def registered(self) -> bool:
         return any(isinstance(preset, Registration) for preset in self.presets.values())
 
+    @cache  # noqa: B019 (likewise)
     def trials(self, preset: str) -> list[Cell]:
         """The runs that learning rates are chosen by; none where a preset has no `rates`.
 

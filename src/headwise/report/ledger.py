@@ -21,6 +21,7 @@ from headwise.report.tables import WIDTH, short
 
 INDENT = 4
 GPU_HOUR = 3600 * 10**14  # FLOPs, at a third of what a data centre's card could do: small models get less
+CORES_HOUR = 3600 * 10**11  # FLOPs of two cores at 50 GFLOP/s each, which small models reach on a processor
 FACTOR = 2.0  # effects from here on are shown as factors, smaller ones in percent
 _STYLE = {"holds": "bold green", "fails": "bold red", "open": "bold yellow", "cannot tell": "bold magenta"}
 _ANSWER = {"holds": "yes", "fails": "no", "open": "open", "cannot tell": "open"}
@@ -261,6 +262,8 @@ def to_resolve(remedy: Remedy) -> str:
     cost = f"{remedy.runs} runs" + (f", {short(remedy.flops, 'FLOP').replace(' ', FIXED)}" if remedy.flops else "")
     if remedy.flops > GPU_HOUR:
         cost += f", {remedy.flops / GPU_HOUR:,.0f} GPU hours at 100 TFLOP/s"
+    elif remedy.preset == "desktop":
+        cost += f", {remedy.flops / CORES_HOUR:.1f} hours on two cores at 50 GFLOP/s"
     return f"{remedy.command} ({cost})"
 
 

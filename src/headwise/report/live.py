@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from headwise.comparison.command import COMMAND_TASK
 from headwise.sweep.plan import Watch, work
 from headwise.training.run import Run, RunResult
 
@@ -22,7 +23,7 @@ def live_sweep(runs: list[Run]) -> Iterator[Watch]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TaskProgressColumn())
     total = max(1, sum(work(run) for run in runs))
     with Progress(*columns, TextColumn("left:"), TimeRemainingColumn(), console=console, transient=True) as bars:
-        whole = bars.add_task(f"{len(runs)} runs", total=UNITS)
+        whole = bars.add_task("1 run" if len(runs) == 1 else f"{len(runs)} runs", total=UNITS)
         yield _Drawing(bars, whole, total, len(runs)).watch()
 
 
@@ -92,14 +93,20 @@ class _Drawing:
         if run.key in self.active:
             self.bars.remove_task(self.active.pop(run.key))
         self.ended += 1
-        error = result.metrics.get("error", float("inf"))
-        if result.status == "done" and error < self.least:
-            self.least, self.best = error, f", best {error:.3f} ({run.shape})"
+        if result.status == "done":
+            self._tell(run, result.metrics.get("error", float("inf")))
         told = f"{self.ended} of {self.runs} runs{self.best}"
         self.bars.update(self.whole, description=told)
         self._advance(run, 1.0)
         if not self.bars.console.is_terminal:
             self.bars.console.print(f"{told}{self._time_left()}", highlight=False, soft_wrap=True)
+
+    def _tell(self, run: Run, error: float) -> None:
+        """The best error so far; of somebody's own metric, which may be better higher, each run's as it ends."""
+        if run.task["name"] == COMMAND_TASK:
+            self.best = f", {run.task['metric']} {error:.4g} ({run.shape})"
+        elif error < self.least:
+            self.least, self.best = error, f", best {error:.3f} ({run.shape})"
 
     def _time_left(self) -> str:
         left = self.bars.tasks[0].time_remaining

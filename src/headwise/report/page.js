@@ -1,4 +1,5 @@
-// Claims are shown by verdict and source, and a study while one of its claims is. Without scripts, everything is.
+// Claims are shown by verdict and source, and a study while one of its claims is; charts come to life where they are
+// seen. Without scripts, everything is shown, and charts are pictures.
 "use strict";
 const form = document.querySelector(".filter");
 const claims = document.querySelectorAll("[data-verdict]");
@@ -18,4 +19,8 @@ function filter() {
 form.addEventListener("change", filter);
 form.addEventListener("submit", (event) => event.preventDefault());
 form.hidden = false;
+if (document.getElementById("charts")) {
+  const charts = JSON.parse(document.getElementById("charts").textContent);
+  whenSeen(document.querySelectorAll("[data-chart]"), (figure) => liveChart(figure, charts[figure.dataset.chart]));
+}
 filter(); // a browser may remember a choice from before a reload

@@ -6,6 +6,7 @@ elements: they run no scripts and their names cannot meet each other's. A policy
 
 import base64
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.text import Text
 
+from headwise.charts.live import library, live
 from headwise.extras import require
 from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
@@ -27,7 +29,7 @@ from headwise.ledger.statistics import LEVEL, mean_interval
 from headwise.report.ledger import beside, certificate, line, notes, scale_of, superseded, to_resolve
 from headwise.report.sections import Section, StudyPart, StudyWatch, sections_of
 from headwise.report.tables import short
-from headwise.shown import Shown
+from headwise.shown import Shown, finite
 from headwise.spec import SpecError, check_writable
 from headwise.store.rows import Row
 from headwise.training.run import Run, RunResult
@@ -153,7 +155,9 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
 
     judgements = sorted(newest(one for section in sections for one in section.judgements), key=ledger_order)
     ordered = sorted(sections, key=lambda section: min(map(ledger_order, section.judgements)))
-    own = {"style": _file("page.css"), "script": _file("page.js")}
+    own = {"style": Markup("\n").join([_file("chart.css"), _file("page.css")]), "script": _file("page.js")}
+    charts = {f"{one.name} {part.preset}": live(part.chart) for one in sections for part in one.parts if part.picture}
+    drawing = {"library": Markup(library()), "live": _file("chart.js")} if charts else {}
     templates = Environment(
         loader=PackageLoader("headwise", "report"),
         autoescape=True,
@@ -163,9 +167,10 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
     )
     return templates.get_template("page.html").render(
         **own,
-        policy="; ".join(
-            ["default-src 'none'", "img-src data:", *(f"{k}-src '{inline_hash(text)}'" for k, text in own.items())]
-        ),
+        library=drawing.get("library"),
+        live=drawing.get("live"),
+        charts=as_script(charts),
+        policy=policy(own["style"], *drawing.values(), own["script"]),
         claims=[claim_fields(judgement) for judgement in judgements],
         verdicts={verdict: sum(j.verdict == verdict for j in judgements) for verdict in get_args(Verdict)},
         sources=_sources(judgements),
@@ -183,6 +188,17 @@ def render(sections: list[Section], checked: list[Checked], origin: str) -> str:
 def _file(name: str) -> Markup:
     """A file of this folder, as it stands: it is ours."""
     return Markup(files("headwise.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def policy(style: str, *scripts: str) -> str:
+    """What the page may do: draw itself, with this style and these scripts. Nothing comes from anywhere."""
+    allowed = " ".join(f"'{inline_hash(script)}'" for script in scripts)
+    return f"default-src 'none'; img-src data:; style-src '{inline_hash(style)}'; script-src {allowed}"
+
+
+def as_script(data: Any) -> Markup:
+    """JSON that cannot end the element it stands in."""
+    return Markup(json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def inline_hash(text: str) -> str:
@@ -251,6 +267,7 @@ def _part(study: str, part: StudyPart) -> dict[str, Any]:
         "planned": part.planned,
         "rows": len(part.rows),
         "chart": part.picture,
+        "words": live(part.chart)["description"] if part.picture else "",
         "table": _table(part) if part.rows else None,
         "budget": _budget(part),
         "bad": [_failure(run, result) for run, result in bad[:MOST_FAILURES]],

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.ledger.judge import Judgement, ledger_order
@@ -25,7 +25,7 @@ class StudyPart:
     ended: list[tuple[Run, RunResult]]
     rows: list[Row]
     chart: Any | None
-    picture: str  # the chart, drawn: the address of an image that holds it
+    picture: str  # the chart, drawn: the address of an image that holds it; empty where nobody asked for one
 
     @property
     def done(self) -> int:
@@ -43,14 +43,20 @@ class Section:
 
 
 def sections_of(
-    studies: Sequence[Study], store: Store, watch: StudyWatch = iter, charts: bool = True
+    studies: Sequence[Study], store: Store, watch: StudyWatch = iter, charts: bool = True, pictures: bool = True
 ) -> Iterator[Section]:
-    """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else."""
+    """Every study: the preset that decides, then others with finished runs; smoke only where there is nothing else.
+
+    `charts` are drawn as `pictures`, too, for pages that are read without scripts.
+    """
     for study in watch(studies):
         judgements = judge_study(study, store)
         decides = judgements[0].preset
         others = [_part(study, preset, store, charts) for preset in study.presets if preset not in (decides, "smoke")]
         parts = [_part(study, decides, store, charts), *(part for part in others if part.rows)]
+        parts[0] = _with_message(parts[0], judgements)
+        if pictures:
+            parts = [replace(part, picture=_picture(part.chart)) if part.chart is not None else part for part in parts]
         yield Section(study.name, study.about, sorted(judgements, key=ledger_order), parts)
 
 
@@ -70,7 +76,7 @@ def _part(study: Study, preset: str, store: Store, charts: bool) -> StudyPart:
         ended=[(asked[key], result) for key, result in results.items()],
         rows=finished,
         chart=chart,
-        picture=_picture(chart) if chart is not None else "",
+        picture="",
     )
 
 
@@ -79,8 +85,16 @@ def _registered_part(study: Study, preset: str, store: Store, charts: bool) -> S
     finished = rows_of(study, preset, store)
     ended = [pair for row in finished if (pair := store.get(row.key))]
     chart = _drawn(study, finished, preset) if charts and finished else None
-    picture = _picture(chart) if chart is not None else ""
-    return StudyPart(preset, len(study.of(preset)), ended, finished, chart, picture)
+    return StudyPart(preset, len(study.of(preset)), ended, finished, chart, "")
+
+
+def _with_message(part: StudyPart, judgements: list[Judgement]) -> StudyPart:
+    """Of the part that decides the claims: its chart says in its title what became of them."""
+    if part.chart is None:
+        return part
+    from headwise.charts.message import message, titled
+
+    return replace(part, chart=titled(part.chart, message(judgements, part.preset)))
 
 
 def _picture(chart: Any) -> str:

@@ -17,7 +17,8 @@ _EXPECTED = {"better": "better", "tie": "even", "worse": "worse"}
 def suggestion_lines(document: dict[str, Any]) -> list[RenderableType]:
     many = f"{document['context']:,} tokens × {document['batch']}, {document['dtype']}"
     about = f"{document['name']} ({_size(document['parameters'])}), {document['task']}, {many}: "
-    cache = f"KV cache {_bytes(document['kv_bytes'])}, one decoded token reads {_bytes(document['decode_bytes'])}"
+    token = "one decoded token" if document["batch"] == 1 else "one decoded token of each"
+    cache = f"KV cache {_bytes(document['kv_bytes'])}, {token} reads {_bytes(document['decode_bytes'])}"
     lines: list[RenderableType] = [*_lines(about + cache, "dim"), *_lines(document["answer"], "bold")]
     for number, one in enumerate(document["suggestions"], 1):
         lines += ["", Text.assemble((f"{number}  {one['shape']}", "bold"), f"  {one['advice']}")]
@@ -86,7 +87,8 @@ def _behind(one: dict[str, Any]) -> list[RenderableType]:
 
 
 def _nearest(one: dict[str, Any]) -> list[RenderableType]:
-    return _lines("nearest: " + "; ".join(_row(row) for row in one["nearest"]), "", 3)
+    knob = one["evidence"]["cell"]["knob"]
+    return _lines("nearest: " + "; ".join(_row(row, row["knob"] == knob) for row in one["nearest"]), "", 3)
 
 
 def _on_side(cell: dict[str, Any], side: str) -> str:
@@ -109,16 +111,17 @@ def _interval(change: dict[str, float]) -> str:
     return f"{change['value']:+.1%} [{change['low']:+.1%}, {change['high']:+.1%}]"
 
 
-def _row(row: dict[str, Any]) -> str:
+def _row(row: dict[str, Any], same: bool) -> str:
+    """What one lab found of such a change, or of its opposite."""
     size = short(row["scale"], prefixes=COUNT).replace(" ", "") if row["scale"] else "size not said"
-    turned = "more" if row["knob"] == "more" else "less"
+    turned = "" if same else " (the other way)"
     if row["relative"] is None:
         effect = {"better": "better", "tie": "even", "worse": "worse"}.get(row["effect"], "–")
     elif row["unit"] in ("points", "fraction"):
         effect = f"{row['relative']:+.1f} points"
     else:
         effect = f"loss {-row['relative']:+.1%}"
-    return f"{row['lab']} {size} ({turned}): {effect} [{row['id']}]".replace(" ", FIXED)
+    return f"{row['lab']} {size}{turned}: {effect} [{row['id']}]".replace(" ", FIXED)
 
 
 def _claim(claim: dict[str, Any]) -> str:

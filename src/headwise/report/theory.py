@@ -177,7 +177,8 @@ def conditioning(tokens: int = 64, heads: Counts = "1..64", head_size: int = 16,
 
 
 def _condition_row(tokens: int, heads: int, head_size: int, seeds: int) -> dict[str, Any]:
-    from headwise.theory.conditioning import gaussian_condition, marchenko_pastur
+    from headwise.theory.conditioning import gaussian_condition
+    from headwise.theory.gaussian import marchenko_pastur
 
     columns = heads * head_size
     simulated = [gaussian_condition(tokens, columns, seed) for seed in range(seeds)]

@@ -84,16 +84,17 @@ def from_record(record: Record) -> Pair:
         ) from None
 
 
-def check_key(record: Record, file: str) -> None:
-    """A key from elsewhere is trusted only where it cannot be computed: in rows of other numerics."""
+def check_key(record: Record, file: str) -> RunResult:
+    """A record's result; its key is trusted only where it cannot be computed: in rows of other numerics."""
     key = record["key"]
     if not isinstance(key, str) or not KEY.fullmatch(key):
         raise StoreError(f"nothing was merged: {file} holds a run whose key is {key!r}, and not 16 hexadecimal digits")
-    run, _ = from_record(record)
+    run, result = from_record(record)
     if record["numerics"] == NUMERICS and run.key != key:
         raise StoreError(
             f"nothing was merged: {file} holds a run under the key {key}, but by its spec it is run {run.key}"
         )
+    return result
 
 
 def for_others(record: Record) -> Record:

@@ -142,7 +142,7 @@ class Store(AbstractContextManager["Store"]):
             self._query("DELETE FROM leases WHERE key = ?", run.key)
             if self._keys("key = ? AND status IN (?, ?)", run.key, *FINISHED):
                 return False
-            self._write(record)
+            self._write(record, result)
         return True
 
     @contextmanager
@@ -179,14 +179,14 @@ class Store(AbstractContextManager["Store"]):
 
     def merge(self, paths: Iterable[str | Path]) -> Merged:
         """Take in other stores: SQLite files, exported files, folders of the latter. On a conflict, nothing."""
-        incoming = [record for path in paths for record in _records_of(Path(path).expanduser())]
+        incoming = [pair for path in paths for pair in _records_of(Path(path).expanduser())]
         fates: dict[str, list[str]] = {"added": [], "known": [], "replaced": [], "conflict": []}
         with self.transaction():
-            for record in incoming:
+            for record, result in incoming:
                 fate = fate_of(self._select("key = ?", record["key"]), record)
                 fates[fate].append(record["key"])
                 if fate in ("added", "replaced"):
-                    self._write(record)
+                    self._write(record, result)
             if conflicts := fates.pop("conflict"):
                 raise StoreError(f"nothing was merged: the files disagree on the metrics of {listed(conflicts)}")
         return Merged(**{fate: len(keys) for fate, keys in fates.items()})
@@ -308,15 +308,14 @@ class Store(AbstractContextManager["Store"]):
         rows = self._query(f"SELECT {POINT} FROM {table} WHERE key = ? ORDER BY id", key)
         return [to_point(*row) for row in rows]
 
-    def _write(self, record: Record) -> None:
-        """Put a whole record in the place of whatever the key had. Call it inside a transaction."""
+    def _write(self, record: Record, result: RunResult) -> None:
+        """Put a record and its points in the place of whatever the key had. Call it inside a transaction."""
         key, places = record["key"], ", ".join("?" * len(RUN_COLUMNS))
         for table in ("runs", *POINTS):
             self._query(f"DELETE FROM {table} WHERE key = ?", key)
         self._query(
             f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) VALUES ({places})", *(record[name] for name in RUN_COLUMNS)
         )
-        _, result = from_record(record)
         for table, field in POINTS.items():
             rows = [(key, *point) for point in getattr(result, field)]
             self._connection.executemany(f"INSERT INTO {table} (key, step, name, value) VALUES (?, ?, ?, ?)", rows)
@@ -409,8 +408,8 @@ def _explained(path: Path) -> Iterator[None]:
 # ---- other stores --------------------------------------------------------------------------------------------------
 
 
-def _records_of(path: Path) -> Iterator[Record]:
-    """Whole records of another store. Each is decoded once, so that nothing unreadable is taken in."""
+def _records_of(path: Path) -> Iterator[tuple[Record, RunResult]]:
+    """Whole records of another store, each decoded, so that nothing unreadable is taken in."""
     files = exported_in(path) if path.is_dir() else [path]
     if not files or not files[0].exists():
         raise StoreError(f"no runs in {path}: a store, a file of headwise export or a folder of these is expected")
@@ -418,8 +417,9 @@ def _records_of(path: Path) -> Iterator[Record]:
         check_file(file, "runs")
         read = read_lines if file.name.endswith(LINES) else read_parquet if file.suffix == PARQUET else _read_store
         for record in read(file):
-            check_key(record, file.name)
-            yield record | {"provenance": file.name if record["provenance"] == HERE else record["provenance"]}
+            result = check_key(record, file.name)
+            origin = file.name if record["provenance"] == HERE else record["provenance"]
+            yield record | {"provenance": origin}, result
 
 
 def _read_store(path: Path) -> list[Record]:

@@ -67,7 +67,7 @@ class StudyResult(Shown):
 
     def chart(self) -> Any:
         """The study's figure, an altair chart."""
-        return self.study.chart(self.rows, self.preset)
+        return _chart(self.study, self.rows, self.preset, self.claims)
 
 
 def run_study(
@@ -118,7 +118,8 @@ def run_study(
                     raise Stopped(summary + stopped.summary) from None
         judgements, rows = judge_study(asked, source), rows_of(asked, preset, source)
         gates = tuple(pilot_gates(asked, preset, source)) if pilot else ()
-    drawn = asked.chart(rows, preset) if out is not None and (rows or not summary.planned) else None
+    wanted = out is not None and (rows or not summary.planned)
+    drawn = _chart(asked, rows, preset, judgements) if wanted else None
     beside = asked.against_published(rows) if asked.against_published else []
     file = _saved(drawn, out, f"{asked.name}-{preset}")
     return StudyResult(asked, preset, summary, judgements, rows, beside, file, gates)
@@ -130,6 +131,12 @@ def _stages(
     if pilot or study.registration(preset):
         return registered_stages(study, preset, store, execution, sources, pilot, only)
     return stages(study, preset, store, execution, sources)
+
+
+def _chart(study: Study, rows: list[Row], preset: str, judgements: list[Judgement]) -> Any:
+    from headwise.charts.message import message, titled
+
+    return titled(study.chart(rows, preset), message(judgements, preset))
 
 
 def _saved(drawn: Any, out: str | Path | None, name: str) -> str | None:

@@ -68,7 +68,7 @@ def more_heads(rows: list[Row]) -> list[Comparison]:
     At a fixed head size, where the heads have more columns than there are tokens, as the theorem asks: at a fixed width
     it says nothing of heads.
     """
-    from headwise.theory.conditioning import marchenko_pastur
+    from headwise.theory.gaussian import marchenko_pastur
 
     wide = cell(rows, axis="fixed head size")
     last = max((row.cell["heads"] for row in wide), default=1)
@@ -108,7 +108,7 @@ def heads_or_size(rows: list[Row]) -> list[Comparison]:
 
 def chart(rows: list[Row], preset: str) -> Any:
     from headwise.charts.curves import Mark, curves, measured
-    from headwise.theory.conditioning import marchenko_pastur
+    from headwise.theory.gaussian import marchenko_pastur
 
     points: list[Mark] = []
     names = {"heads": "κ of the heads' outputs", "centred-heads": "without the mean over tokens"}

@@ -7,20 +7,16 @@ Only the process that calls this writes the store; workers give their results ba
 from its checkpoint in another; one that fails is a row with its traceback, and the sweep goes on.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from headwise.activations import activation_bytes
-from headwise.cost import parameters, sequence_length, training_flops
+from headwise.cost import parameters, training_flops
 from headwise.spec import SpecError
+from headwise.sweep.tokens import sample_tokens
 from headwise.training.run import Point, Run, RunResult
-
-if TYPE_CHECKING:
-    from headwise.tasks import Task
 
 DEATHS = 3  # a run whose process died so often has failed
 STALLED_SECONDS = 900.0  # a run that makes no step for so long has failed
@@ -119,25 +115,6 @@ def memory(run: Run) -> int:
     state = 16 * parameters(run.model_shape, run.options)["total"]
     batch = -(-run.recipe.batch // run.recipe.micro_batches)
     return state + activation_bytes(run.model_shape, run.options, sample_tokens(run), batch)
-
-
-def sample_tokens(run: Run) -> int:
-    """Tokens of one sample, which the run's task knows.
-
-    A task that cannot be loaded here (another trainer's, a file or data that is gone) must not keep other runs from
-    being planned: then the model's own context has to do.
-    """
-    try:
-        return _task(json.dumps(run.task, sort_keys=True)).tokens_in(run.options)
-    except Exception:  # a task may be anybody's code
-        return sequence_length(run.options)
-
-
-@lru_cache(maxsize=1024)
-def _task(spec: str) -> "Task":
-    from headwise.tasks import load_task
-
-    return load_task(json.loads(spec))
 
 
 def read_shard(text: str | None) -> tuple[int, int]:

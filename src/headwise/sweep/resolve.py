@@ -12,7 +12,8 @@ from headwise.options import FACTS, ModelOptions
 from headwise.spec import SpecError
 from headwise.store.store import Store
 from headwise.sweep.known import as_known
-from headwise.sweep.plan import Watch, sample_tokens, work
+from headwise.sweep.plan import Watch, work
+from headwise.sweep.tokens import sample_tokens
 from headwise.training.run import Execution, Run
 
 RACE_ORDER: tuple[Literal["fast", "generated"], ...] = ("fast", "generated") * 5

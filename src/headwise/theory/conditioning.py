@@ -1,6 +1,5 @@
 """How well attention is conditioned before training: what random matrices predict, and what real heads do.
 
-    marchenko_pastur(tokens=64, columns=1024)                # 1.67: independent Gaussian entries
     block_conditions(AttentionShape.parse("w256-h64-r16"), tokens=64).heads      # 10.9: real heads of that size
     limit_condition(AttentionShape.parse("w256-h1-r16"), tokens=64)              # 8.7: where more heads lead to
 
@@ -23,27 +22,14 @@ from headwise.layers.attention import Attention
 from headwise.measure.probes import Call
 from headwise.measure.spectra import condition_number, jacobian, jacobian_extremes
 from headwise.shape import AttentionShape
-from headwise.spec import SpecError
+from headwise.theory.gaussian import check_sizes
 
 LIMIT_HEADS = 1024  # averaged: 4096 move the limit by 1 %
 
 
-def marchenko_pastur(tokens: int, columns: int) -> float:
-    """The condition number of a large tokens × columns matrix of independent Gaussian entries.
-
-    (√D + √N) / |√D − √N|, the same for the transpose; it errs upwards near a square, where it has no finite value.
-    """
-    _check(tokens=tokens, columns=columns)
-    if tokens == columns:
-        raise SpecError(
-            f"the prediction has no finite value for a square ({tokens} × {columns}): take another number of columns"
-        )
-    return (math.sqrt(columns) + math.sqrt(tokens)) / abs(math.sqrt(columns) - math.sqrt(tokens))
-
-
 def gaussian_condition(tokens: int, columns: int, seed: int = 0) -> float:
     """The condition number of one such matrix."""
-    _check(tokens=tokens, columns=columns)
+    check_sizes(tokens=tokens, columns=columns)
     generator = torch.Generator().manual_seed(seed)
     return float(condition_number(torch.randn(tokens, columns, generator=generator, dtype=torch.float64)))
 
@@ -104,7 +90,7 @@ def limit_condition(
 def _random_call(
     shape: AttentionShape, tokens: int, scale: float, seed: int, *, causal: bool = False, hardmax: bool = False
 ) -> Call:
-    _check(tokens=tokens)
+    check_sizes(tokens=tokens)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         x = torch.randn(1, tokens, shape.width, dtype=torch.float64)  # first, so that shapes of one width share it
@@ -123,9 +109,3 @@ def _by_parameters(call: Call) -> Tensor:
         return torch.func.functional_call(call.layer, given, (x,))
 
     return jacobian(outputs, torch.cat([weight.flatten() for weight in weights.values()]))
-
-
-def _check(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise SpecError(f"{name} is {size}, but must be 1 or more")

@@ -12,6 +12,7 @@ them. Letters as in bounds.py.
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -40,6 +41,27 @@ def total_parts(rank: int) -> SeenTerms:
     return ((2, 1), (1, rank))
 
 
+@lru_cache(maxsize=1024)
+def _off_by(dim: int, rank: int, shift: int) -> tuple[Fraction, tuple[Fraction, Fraction, Fraction]]:
+    """β of `tail_factor`, and the sizes of the quadratic that q - 1 has over its quartic: of l², of l, of 1."""
+    up, down = (shift + rank, shift + rank + 1), (shift + 1, shift + 2)
+    fall = 2 * (dim - rank) + 2
+    second = Fraction(fall**2, 2) + dim**2 - Fraction(up[0] ** 2 + up[1] ** 2 - down[0] ** 2 - down[1] ** 2, 2)
+    beta = second / fall - 2
+
+    def miss(at: int) -> Fraction:
+        above = at**2 * (at + up[0]) * (at + up[1])
+        guess, after = ((it + beta) / (2 * (dim - rank)) for it in (at, at + 2))
+        return (guess - 1) * _below(dim, shift, at) - after * above
+
+    even, odd = (miss(1) + miss(-1)) / 2, (miss(1) - miss(-1)) / 2  # miss is a quadratic: three values tell it
+    return beta, (abs(even - miss(0)), abs(odd), abs(miss(0)))
+
+
+def _below(dim: int, shift: int, at: int) -> int:
+    return (at + dim) ** 2 * (at + shift + 1) * (at + shift + 2)
+
+
 def tail_factor(dim: int, rank: int, shift: int, first: int) -> tuple[Fraction, Fraction] | None:
     """Σ over l = first, first + 2, … of c_l² m(l + shift, r), between two multiples of its first term.
 
@@ -47,25 +69,12 @@ def tail_factor(dim: int, rank: int, shift: int, first: int) -> tuple[Fraction, 
     first term, divided by some mean of q(l) = g(l) - R(l) g(l + 2). β is chosen so that q - 1 is a quadratic over a
     quartic; its size falls with l from l = 2d + 8 on, so that q(first) bounds them all. None where that says nothing.
     """
-    up, down = (shift + rank, shift + rank + 1), (shift + 1, shift + 2)
-    fall = 2 * (dim - rank) + 2
-    second = Fraction(fall**2, 2) + dim**2 - Fraction(up[0] ** 2 + up[1] ** 2 - down[0] ** 2 - down[1] ** 2, 2)
-    beta = second / fall - 2
-
-    def guess(at: int) -> Fraction:
-        return (at + beta) / (2 * (dim - rank))
-
-    def below(at: int) -> int:
-        return (at + dim) ** 2 * (at + down[0]) * (at + down[1])
-
-    def miss(at: int) -> Fraction:
-        above = at**2 * (at + up[0]) * (at + up[1])
-        return (guess(at) - 1) * below(at) - guess(at + 2) * above
-
-    even, odd = (miss(1) + miss(-1)) / 2, (miss(1) - miss(-1)) / 2  # miss is a quadratic: three values tell it
-    size = abs(even - miss(0)) * first**2 + abs(odd) * first + abs(miss(0))
-    off = size / below(first)
-    return (guess(first) / (1 + off), guess(first) / (1 - off)) if first >= 2 * dim + 8 and off < 1 else None
+    if first < 2 * dim + 8:
+        return None
+    beta, (square, linear, constant) = _off_by(dim, rank, shift)
+    off = (square * first**2 + linear * first + constant) / _below(dim, shift, first)
+    guess = (first + beta) / (2 * (dim - rank))
+    return (guess / (1 + off), guess / (1 - off)) if off < 1 else None
 
 
 def least_heads(dim: int, rank: int, error: Fraction, values: Values, skip: bool, start: int) -> int:

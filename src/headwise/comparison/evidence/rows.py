@@ -142,13 +142,25 @@ class EvidenceRow(Spec):
         return self.held in REFILLED
 
     @cached_property
-    def factor(self) -> float | None:
-        """How many times the knob changes, as the shapes say."""
+    def sizes(self) -> tuple[float, float] | None:
+        """How much of the axis's quantity the base and the arm have, as the shapes say."""
         if not (self.base_shape and self.arm_shape):
             return None
-        base, arm = (ModelShape.parse(text) for text in (self.base_shape, self.arm_shape))
-        before, after = (knob_size(self.axis, shape) for shape in (base, arm))
-        return max(before, after) / min(before, after) if before and after else None
+        base, arm = (knob_size(self.axis, ModelShape.parse(text)) for text in (self.base_shape, self.arm_shape))
+        return base, arm
+
+    @property
+    def factor(self) -> float | None:
+        """How many times the knob changes, as the shapes say."""
+        return max(self.sizes) / min(self.sizes) if self.sizes and min(self.sizes) else None
+
+    @property
+    def shapes_agree(self) -> bool:
+        """Whether the shapes change as the knob says; true where they do not say."""
+        if not self.sizes or not self.knob or self.axis == "kv_latent":
+            return True
+        base, arm = self.sizes
+        return arm > base if self.knob == "more" else arm < base
 
     @property
     def dose(self) -> Dose | None:

@@ -7,7 +7,6 @@ nothing from anywhere. Shapes, options, known models and dtypes are handed over 
 cost.js, config.js, bound.js, law.js) is tested in a browser against the Python it stands for.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,6 +16,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwise.charts.live import library, live
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import OWN, published
 from headwise.comparison.prediction import ladder_in_numbers
@@ -24,11 +24,12 @@ from headwise.cost import DEFAULT_CONTEXT, DTYPE_BYTES
 from headwise.extras import has
 from headwise.known import KNOWN, find
 from headwise.ledger.judge import SOURCES, Judgement, ledger_order
+from headwise.ledger.standing import newest
 from headwise.options import PLAIN, PRESETS, ModelOptions
-from headwise.report.page import claim_fields, inline_hash, page_path, write_file
+from headwise.report.page import as_script, claim_fields, page_path, policy, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
-from headwise.shown import Shown, finite
+from headwise.shown import Shown
 from headwise.spec import SpecError, check_writable, read_json_text, read_text
 
 SCRIPTS = ("shape", "cost", "config", "bound", "parts", "curve", "heat", "law", "ledger", "model", "app")
@@ -85,7 +86,7 @@ def explore(
 
     The ledger is judged from the store, or from exported files in `results`; without either, from the runs that come
     with headwise, and left out where there are none or without `ledger`. `inspection` is a file of `headwise inspect
-    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's picture into the ledger, where
+    --json`. `out` is a file, or a folder for `index.html`; `charts` puts each study's chart into the ledger, where
     the extra that draws them is installed.
     """
     from headwise.store.opening import opened, shipped_results
@@ -106,7 +107,7 @@ def explore(
     runs = results or (None if store else shipped_results())
     if ledger and (store or runs):
         with opened(store, runs) as held:
-            sections = list(sections_of(load_all(()), held, watch, charts))
+            sections = list(sections_of(load_all(()), held, watch, charts, pictures=False))
             law = ladder_in_numbers(held)
     origin = str(results or store or ("the repository's results" if sections else ""))
     text = render(start, sections, origin, looked_into, charts, law=law)
@@ -137,7 +138,9 @@ def render(
     """The page as text; `lead` is the name of an inspected model that it begins with, `law` the ladder's laws."""
     import headwise
 
-    own = {"style": _file("explorer.css"), "script": Markup("\n").join(_file(f"{name}.js") for name in SCRIPTS)}
+    scripts = [_file("chart.js", "headwise.report"), *(_file(f"{name}.js") for name in SCRIPTS)]
+    style = Markup("\n").join([_file("chart.css", "headwise.report"), _file("explorer.css")])
+    own = {"style": style, "script": Markup("\n").join(scripts)}
     data = page_data(shapes, sections, inspection, charts) | {"law": law}
     templates = Environment(
         loader=PackageLoader("headwise.report", "explorer"),
@@ -146,11 +149,12 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    hashes = [f"{kind}-src '{inline_hash(text)}'" for kind, text in own.items()]
+    drawing = Markup(library()) if data["charts"] else Markup("")
     return templates.get_template("page.html").render(
         **own,
-        policy="; ".join(["default-src 'none'", "img-src data:", *hashes]),
-        data=_as_script(data),
+        library=drawing,
+        policy=policy(*own.values(), *([drawing] if drawing else [])),
+        data=as_script(data),
         dtypes=list(DTYPE_BYTES),
         claims=data["claims"],
         evidence=data["evidence"],
@@ -165,7 +169,7 @@ def page_data(
     shapes: Sequence[str] = (), sections: Sequence[Section] = (), inspection: Any = None, charts: bool = True
 ) -> dict[str, Any]:
     """Everything the page's scripts read."""
-    judgements = sorted((judgement for section in sections for judgement in section.judgements), key=ledger_order)
+    judgements = sorted(newest(one for section in sections for one in section.judgements), key=ledger_order)
     return {
         "letters": LETTERS,
         "examples": EXAMPLES,
@@ -190,7 +194,7 @@ def page_data(
         "start": list(shapes),
         "claims": [_claim(judgement) for judgement in judgements],
         "sources": SOURCES,
-        "charts": {section.name: _chart(section) for section in sections if charts and section.parts[0].chart},
+        "charts": {one.name: live(one.parts[0].chart) for one in sections if charts and one.parts[0].chart is not None},
         "law": None,
         "evidence": evidence_rows(judgements),
         "inspection": inspection,
@@ -221,16 +225,6 @@ def _claim(judgement: Any) -> dict[str, Any]:
     return claim_fields(judgement) | more
 
 
-def _chart(section: Section) -> dict[str, str]:
-    lead = section.about.strip().partition("\n")[0]
-    return {"src": section.parts[0].picture, "alt": f"Chart of the study {section.name}: {lead}"}
-
-
-def _file(name: str) -> Markup:
-    """A file of this folder, as it stands: it is ours."""
-    return Markup(files("headwise.report.explorer").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _as_script(data: Any) -> Markup:
-    """JSON that cannot end the element it stands in."""
-    return Markup(json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c"))
+def _file(name: str, package: str = "headwise.report.explorer") -> Markup:
+    """A file of this folder, or of what pages share, as it stands: it is ours."""
+    return Markup(files(package).joinpath(name).read_text(encoding="utf-8"))

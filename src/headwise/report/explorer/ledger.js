@@ -67,7 +67,11 @@ class Ledger {
         make("span", { class: "sentence" }, claim.claim),
         claim.shown ? make("span", { class: "effect" }, `${claim.shown.metric} ${claim.shown.effect}`) : ""));
     row.addEventListener("toggle", () => {
-      if (row.open && row.children.length === 1) row.append(this.inside(claim));
+      if (row.open && row.children.length === 1) {
+        row.append(this.inside(claim));
+        const figure = row.querySelector(".chart");
+        if (figure) liveChart(figure, DATA.charts[claim.study]);
+      }
       if (row.open) this.open = claim.id;
       else if (this.open === claim.id) this.open = "";
       this.onChange();
@@ -85,7 +89,7 @@ class Ledger {
       claim.settle ? make("p", { class: "note" }, "To resolve it: ", make("code", {}, claim.settle)) : "",
       claim.registered ? make("p", { class: "note" }, `Registered: ${claim.registered}`) : "",
       make("p", { class: "note" }, `From: ${claim.from}. Study: ${claim.study}. `, make("code", {}, `headwise study run ${claim.study}`), ". ", link),
-      chart ? make("figure", { class: "chart" }, make("img", { src: chart.src, alt: chart.alt })) : "",
+      chart ? make("figure", { class: "chart", tabindex: 0 }) : "",
       claim.runs.length ? make("details", {}, make("summary", {}, `${claim.runs.length} runs behind it`), make("p", { class: "keys" }, make("code", {}, claim.runs.join(" ")))) : "");
   }
 }
@@ -96,6 +100,8 @@ const EVIDENCE_AXES = {
   head_dim: ["qk_rank", "v_rank"], depth_vs_heads: ["depth"], depth_vs_width: ["depth", "width"], mlp_vs_heads: ["mlp"],
   kv_latent: ["kv_latent", "q_latent"], convert: ["kv_heads", "kv_latent"],
 }; // an axis that is not here is a word of the vocabulary itself
+
+const FEW_ROWS = 12; // until all are asked for
 
 // The words of the vocabulary in which B differs from A.
 function changedSizes(a, b) {
@@ -114,10 +120,21 @@ function showEvidence(a, b) {
   byId("evidence-about").textContent = !b ? `${rows.length} published comparisons and claims of our own; choose a B to see those about its move.`
     : rows.length ? `${rows.filter((row) => !row.own).length} published comparisons and ${rows.filter((row) => row.own).length} claims of our own about ${differing.join(", ")}, the largest models first.`
       : `No published comparison in the list is about ${differing.join(", ") || "this move"}.`;
-  host.replaceChildren(...rows.slice(0, 200).map((row) => make("tr", {},
+  const more = byId("evidence-more");
+  more.hidden = rows.length <= FEW_ROWS;
+  more.textContent = `Show all ${rows.length}`;
+  more.onclick = () => {
+    host.replaceChildren(...rows.map(evidenceRow));
+    more.hidden = true;
+  };
+  host.replaceChildren(...rows.slice(0, FEW_ROWS).map(evidenceRow));
+}
+
+function evidenceRow(row) {
+  return make("tr", {},
     make("td", { class: "number" }, row.params_base ? short(row.params_base) : ""),
     make("td", {}, `${row.base_shape || row.base} → ${row.arm_shape || row.note}`, make("small", {}, `held: ${row.held}`)),
     make("td", {}, row.value_base === null ? row.metric : `${row.metric}: ${row.value_base} → ${row.value_arm}`, row.effect ? make("small", {}, row.effect) : ""),
     make("td", {}, row.task),
-    make("td", {}, /^https:/.test(row.url) ? make("a", { href: row.url, rel: "noreferrer" }, row.source) : row.source))));
+    make("td", {}, /^https:/.test(row.url) ? make("a", { href: row.url, rel: "noreferrer" }, row.source) : row.source));
 }
