@@ -106,3 +106,31 @@ def test_the_cells_that_are_timed_are_runs():
 
     assert laptop_run(4).model_shape.layers[0].qk_rank == 4
     assert our_run((8, 1, 1)).model_shape.layers[0].heads == 8
+
+
+def test_a_table_of_conversions_goes_on_and_says_the_same_again(tmp_path, capsys, monkeypatch):
+    """One budget of a small model: each way once, and from its folders again."""
+    pytest.importorskip("transformers")
+    import conversions
+
+    from headwise.shape import AttentionShape
+    from helpers.small_models import saved, with_tokenizer
+
+    old = AttentionShape.parse("w64-h8-r8-g4")
+    assert [list(conversions.ways(old, share)) for share in (0.75, 0.5, 0.25)] == [
+        ["--per-layer", "c44-p4", "r6", "r4-v8"],
+        ["g2", "--per-layer", "c28-p4", "r4"],
+        ["g1", "c12-p4", "r2"],
+    ]
+    saved("llama", tmp_path / "model")
+    text = with_tokenizer(tmp_path / "model")
+    text.write_text(" ".join(text.read_text() for _ in range(40)))
+    words = ["", str(tmp_path / "model"), str(text), "--out", str(tmp_path / "out"), "--heal", "2steps", "--kv", "50%"]
+    monkeypatch.setattr(sys, "argv", words)
+    conversions.main()
+    table = capsys.readouterr().out
+    rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]
+    assert [row[0] for row in rows] == ["| `g1`", "| `c18-p6`", "| `r6`"]
+    assert all(row[1] == "50 %" and all("%" in cell for cell in row[2:]) for row in rows)
+    conversions.main()
+    assert capsys.readouterr().out == table

@@ -5,6 +5,7 @@ from collections import Counter
 from headwise.mixer import Mixer, layer_mixers
 from headwise.options import ModelOptions
 from headwise.shape import AttentionShape, ModelShape
+from headwise.styles import check_style
 
 CACHE, LEAST_SAMPLES = 8 * 2**20, 32  # bytes of a core's cache; fewer samples make products too thin
 
@@ -17,6 +18,7 @@ def activation_bytes(
     Counted: every tensor a derivative needs (inputs of products, norms and activations, attention weights), once. The
     plain path keeps the attention weights; a fused kernel, which runs by default, keeps none, and no mask.
     """
+    check_style(shape, options)
     shape = options.complete(shape)
     rows = Counter(zip(shape.layers, shape.mlps, layer_mixers(options, shape), shape.stage_of, strict=True))
     numbers = sum(

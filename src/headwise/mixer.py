@@ -22,7 +22,7 @@ from headwise.options import PLAIN, ModelOptions, mixer_words, read_mixer
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError, unknown
 
-TOOLS = ("inspect", "truncate", "export")  # to a class of transformers; swap and convert read no mixers
+TOOLS = ("inspect", "truncate", "export")  # export: to a class of transformers. `swap` and `convert` read none of ours
 _FOLDER = Path(__file__).parent / "mixers"
 _FORMS = ("rank", "stable-rank", "participation-rank", "condition")
 HEAD_PROBES = frozenset(  # of a head's QᵀK and OV as matrices, and of the projections

@@ -122,6 +122,19 @@ def test_the_same_seed_gives_the_same_numbers(word, shape):
     assert torch.equal(body(word, shape)(x), body(word, shape)(x))
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("asked", [{"hardmax": True}, {"qk_norm": "rms-plain"}, {"positions": "rotary"}], ids=str)
+def test_what_an_option_asks_is_done_or_refused(name, asked):
+    word, shape = EXAMPLES[name][0][0], EXAMPLES[name][1][0]
+    x = torch.randn(2, tokens_for(word), ModelShape.parse(shape).width)
+    torch.manual_seed(1)
+    try:
+        changed = build(shape, BARE.replace(mixer=word, **asked))(x)
+    except SpecError:
+        return
+    assert not torch.allclose(changed, body(word, shape)(x))
+
+
 @every_case
 def test_both_paths_agree_and_padding_is_not_seen(word, shape):
     """Images have no padding: what stands in squares refuses it."""

@@ -118,6 +118,16 @@ def test_the_same_shape_is_the_same_model(name, tmp_path):
     assert torch.equal(*made)
 
 
+def test_without_text_no_tokenizer_is_needed(tmp_path, text):
+    saved("llama", tmp_path / "model")
+    for file in (tmp_path / "model").glob("tokenizer*"):
+        file.unlink()
+    headwise.convert(tmp_path / "model", "g2", out=tmp_path / "out")
+    assert loaded(tmp_path / "out").config.num_key_value_heads == 2
+    with pytest.raises(SpecError, match="needs a tokenizer beside the model"):
+        headwise.convert(tmp_path / "model", "g2", out=tmp_path / "other", data=text)
+
+
 @pytest.mark.parametrize(
     ("name", "to"),
     [
@@ -162,7 +172,15 @@ def test_a_latent_is_a_deepseek_whose_cache_is_small(name, tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "to"), [("qwen2", "c20-p4"), ("mistral", "c20-p4"), ("qwen2", "v4"), ("qwen3", "g2-v4")]
+    ("name", "to"),
+    [
+        ("qwen2", "c20-p4"),
+        ("mistral", "c20-p4"),
+        ("qwen2", "v4"),
+        ("qwen3", "g2-v4"),
+        ("qwen2", "r4-v6"),
+        ("phi3", "g2-r4-v8"),
+    ],
 )
 def test_what_no_configuration_can_say_is_a_folder_with_code(name, to, tmp_path, text):
     """A latent with biases or windows, and values of another rank than queries."""
@@ -181,6 +199,24 @@ def test_what_no_configuration_can_say_is_a_folder_with_code(name, to, tmp_path,
     assert done.kv == cached / 64
     same(torch.cat([output.logits, rest], dim=1), whole, 1e-4)
     assert all(layer.fitted < layer.worked_out for layer in done.layers)
+
+
+@pytest.mark.parametrize("name", ["llama with biases", "gemma2"])
+@torch.no_grad()
+def test_smaller_queries_beside_values_that_stay_are_those_of_all_smaller(name, tmp_path):
+    """Where values have no more directions than stay, `r4` and `r4-v8` lose the same, and logits keep their size."""
+    model = saved(name, tmp_path / "model")
+    for layer in model.model.layers:
+        layer.self_attn.v_proj.weight.view(4, 8, -1)[:, 4:] = 0
+        if layer.self_attn.v_proj.bias is not None:
+            layer.self_attn.v_proj.bias.view(4, 8)[:, 4:] = 0
+    model.save_pretrained(tmp_path / "model")
+    logits = []
+    for to in ("r4", "r4-v8"):
+        headwise.convert(tmp_path / "model", to, out=tmp_path / to)
+        new = hf.AutoModelForCausalLM.from_pretrained(tmp_path / to, trust_remote_code=True).eval()
+        logits.append(new(TOKENS).logits)
+    same(logits[1], logits[0], 1e-5)
 
 
 @torch.no_grad()
@@ -609,7 +645,7 @@ BAD = [
     (["--to", "g8"], "larger than"),
     (["--to", "L9"], "the model has 3"),
     (["--to", "p4"], "give c too"),
-    (["--to", "r4-v6"], "give r alone"),
+    (["--to", "r4-v9"], "v is the rank of values, at most 8"),
     (["--to", "L2"], "give --data TEXT"),
     (["--kv", "5"], "a share of the cache"),
     (["--kv", "half"], "a share such as 25%"),
@@ -635,5 +671,7 @@ def test_other_families_say_why_not(tmp_path):
         saved(name, tmp_path / name)
         with pytest.raises(SpecError, match="give fewer key/value heads"):
             headwise.convert(tmp_path / name, "c16-p2", out=tmp_path / "out")
+    with pytest.raises(SpecError, match="pass a norm: give r or v alone"):
+        headwise.convert(tmp_path / "gemma3", "r4-v6", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert read_share("+1%", "--loss") == 0.01

@@ -88,7 +88,27 @@ def converted(folder, to, given, expected) -> str:
     kind = getattr(hf, auto_classes(done.architecture)[0] if code else done.architecture)
     back = kind.from_pretrained(folder / "out", trust_remote_code=True, attn_implementation="eager").eval()
     same(output(back, given), expected, SINGLE)
+    model = kind.from_pretrained(folder / "model", attn_implementation="eager").eval()
+    for more in with_padding(given):
+        real = more.get("decoder_attention_mask", more["attention_mask"]).bool()
+        same(output(back, more)[real], output(model, more)[real], SINGLE)
+    if model.can_generate():
+        prompt = {name: tensor for name, tensor in given.items() if not name.startswith("decoder")}
+        options = {"max_new_tokens": 6, "do_sample": False, "no_repeat_ngram_size": 1, "use_cache": True}
+        options |= {"decoder_start_token_id": 1} if model.config.is_encoder_decoder else {}
+        assert torch.equal(back.generate(**prompt, **options), model.generate(**prompt, **options))
     return "code" if code else "own"
+
+
+def with_padding(given):
+    """The same text twice, once with its first and once with its last tokens left out; nothing for images."""
+    if "input_ids" not in given:
+        return
+    for hidden in (slice(0, 3), slice(-3, None)):
+        more = {name: torch.cat([tensor, tensor.flip(1)]) for name, tensor in given.items()}
+        more["attention_mask"] = torch.ones_like(more["input_ids"])
+        more["attention_mask"][1, hidden] = 0
+        yield more
 
 
 def exported() -> set[str]:

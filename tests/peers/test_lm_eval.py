@@ -13,6 +13,7 @@ import headwise
 from helpers.copying import scrambled
 
 harness = pytest.importorskip("lm_eval")
+pytest.importorskip("accelerate")  # which its extra `hf` brings
 
 WORDS = [f"w{i}" for i in range(59)]
 TASK = """

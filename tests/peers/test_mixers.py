@@ -1,17 +1,26 @@
 """Mixers = the layers they are named after: outputs and gradients of every input and weight.
 
-DiffLlama, GPT-OSS, Qwen3-Next, Longformer and Florence-2 (whose vision tower is DaViT) from transformers, talking heads
-from x-transformers. What no library here has (XCA, class attention) is a plain loop over the paper's formula.
+DiffLlama, Mistral, GPT-OSS, Qwen3-Next, Longformer and Florence-2 (whose vision tower is DaViT) from transformers,
+talking heads from x-transformers. What no library here has (XCA, class attention) is a plain loop over the formula.
 """
 
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import DiffLlamaConfig, Florence2VisionConfig, GptOssConfig, LongformerConfig, Qwen3NextConfig
+from transformers import (
+    DiffLlamaConfig,
+    Florence2VisionConfig,
+    GptOssConfig,
+    LongformerConfig,
+    MistralConfig,
+    Qwen3NextConfig,
+)
+from transformers.masking_utils import create_sliding_window_causal_mask
 from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention, DiffLlamaRotaryEmbedding
 from transformers.models.florence2.modeling_florence2 import Florence2VisionChannelAttention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssRotaryEmbedding
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+from transformers.models.mistral.modeling_mistral import MistralAttention, MistralRotaryEmbedding
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention, Qwen3NextRotaryEmbedding
 from x_transformers.x_transformers import Attention as XAttention
 
@@ -67,6 +76,26 @@ def test_differential_attention_is_diffllamas(number):
         [x],
         SINGLE,
         run_peer=lambda x: peer(x, turned, causal_mask())[0],
+    )
+
+
+@pytest.mark.parametrize("window", [3, 5, TOKENS])
+def test_windows_are_mistrals(window):
+    """With the mask that transformers itself makes; of 3 tokens in blocks, of all not."""
+    config = MistralConfig(**SIZES, **ROPE, sliding_window=window)
+    peer = scrambled(MistralAttention(config, 0))
+    x, places = torch.randn(BATCH, TOKENS, 32), torch.arange(TOKENS)
+    turned = MistralRotaryEmbedding(config)(x, places[None])
+    mask = create_sliding_window_causal_mask(
+        config=config, inputs_embeds=x, attention_mask=None, past_key_values=None, position_ids=places[None]
+    )
+    hold_equal(
+        causal_layer(f"window-{window}", shape_of(config)),
+        peer,
+        llama_attention,
+        [x],
+        SINGLE,
+        run_peer=lambda x: peer(x, turned, mask)[0],
     )
 
 

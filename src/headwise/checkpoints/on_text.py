@@ -116,16 +116,17 @@ def _scored(model: Any) -> str:
     return "masked tokens" if "MaskedLM" in kind else "hidden states"
 
 
-def load_model(folder: Path, attention: str | None = "eager") -> tuple[Any, Any]:
+def load_model(folder: Path, attention: str | None = "eager", *, bare: bool = False) -> tuple[Any, Any]:
     """The tokenizer and the model that transformers makes of a folder, every weight of it from there.
 
-    `attention` is what it attends through: its own choice without.
+    `attention` is what it attends through: its own choice without. A `bare` folder may have no tokenizer: then None.
     """
     try:
         import transformers
     except ImportError:
-        raise SpecError("--data runs the model through transformers: pip install 'headwise[hf]'") from None
-    if not any((folder / name).exists() for name in TOKENIZERS):  # transformers would make an empty one
+        raise SpecError("this runs the model through transformers: pip install 'headwise[hf]'") from None
+    known = any((folder / name).exists() for name in TOKENIZERS)  # of none transformers would make an empty one
+    if not known and not bare:
         raise SpecError(f"--data needs a tokenizer beside the model: '{folder}' has none of {', '.join(TOKENIZERS)}")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -139,12 +140,11 @@ def load_model(folder: Path, attention: str | None = "eager") -> tuple[Any, Any]
             kind = swapped_class(name.removeprefix(PREFIX))
         options = {"dtype": torch.float32} | ({"attn_implementation": attention} if attention else {})
         model, loaded = kind.from_pretrained(folder, output_loading_info=True, **options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder) if known else None
     except Exception as error:  # its errors have no common class
         what = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise SpecError(
-            f"this needs a model that transformers loads with its tokenizer from '{folder}': {what}"
-        ) from None
+        beside = " with its tokenizer" if known else ""
+        raise SpecError(f"this needs a model that transformers loads{beside} from '{folder}': {what}") from None
     unread = sorted(loaded["missing_keys"]) if _scored(model) != "hidden states" else []
     if unread:
         raise SpecError(

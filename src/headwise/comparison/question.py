@@ -79,7 +79,7 @@ def ask(
     asked, execution = asked_task(task, **own or {}), resolve(device, precision)
     held_out = min(VALIDATION_SAMPLES, asked.samples("validation") or VALIDATION_SAMPLES)
     model = asked_options(asked.default_options(), asked.tokens, family, options or {})
-    about: dict[str, Any] = {"options": model, "tokens": asked.tokens, "execution": execution}
+    about: dict[str, Any] = {"options": model, "tokens": asked.tokens_in(model), "execution": execution}
     about |= {"held_out": (held_out, asked.samples("test") or TEST_SAMPLES)}
     return Question(
         task=asked.spec(), base=str(model.complete(find(base or asked.usual_shape).shape)), **about, **settings

@@ -2,7 +2,7 @@
 
     A = softmax(τ Q̂ᵀ K̂)        output = (A Vᵀ)ᵀ        Q̂ and K̂: each channel of unit length over the tokens
 
-τ is learned for each head. In XCiT a depthwise 3 × 3 convolution lets neighbouring patches meet: see models/staged.py.
+τ is learned for each head. In XCiT a depthwise 3 × 3 convolution lets neighbouring patches meet: see models/styled.py.
 """
 
 from dataclasses import dataclass

@@ -18,24 +18,25 @@ Command: headwise study run thin-images --preset desktop --data images=cifar10.z
 """
 
 from headwise.ledger.claims import ERROR
-from headwise.ledger.registration import Arm, Data, Gates, Look, RateGrid, RegisteredClaim, Registration, Saving, Test
+from headwise.ledger.registration import Arm, Gates, Look, RateGrid, RegisteredClaim, Registration, Saving, Test
 from headwise.options import ModelOptions
 from headwise.shape import ModelShape
-from headwise.studies._recipes.registered import beats, better, credit, keeps, registered_study, smaller
+from headwise.studies._recipes.registered import (
+    CIFAR_IMAGES,
+    CIFAR_LOGISTIC,
+    beats,
+    better,
+    cifar,
+    credit,
+    keeps,
+    registered_study,
+    smaller,
+)
 from headwise.studies._recipes.thinner import as_large
 from headwise.training.run import Recipe
 
-IMAGES, TOKENS, BATCH, EPOCHS = 9000, 65, 64, 24
+TOKENS, BATCH, EPOCHS = 65, 64, 24
 SEEDS = {"base": 6, "thin": 6, "control": 6, "MLP doubled": 6, "one layer": 4}
-CIFAR = Data(
-    task="images",
-    about="CIFAR-10, the first 1,000 training images of each class and all 10,000 of the test set, as a zip of JPEGs",
-    digest="a8ca20d590089d4a",
-    train=IMAGES * TOKENS,
-    split="of the training images a tenth, by a hash of their pixels, for validation; the published test set",
-)
-# On pixels, its regularisation chosen on validation: `headwise tasks images:FILE,side=32,patch=4 --baselines`
-LOGISTIC = ("logistic regression", 0.6093)
 OPTIONS = ModelOptions(
     family="vit", norm="layer", norm_place="pre", residual=True, norm_eps=1e-6, mlp_kind="plain", activation="gelu",
     bias="all", positions="learned", qk_norm="none", logit_scale=False, output_scale=1.0, dropout=0.0, init="vit",
@@ -59,7 +60,7 @@ def arms() -> tuple[Arm, ...]:
     return tuple(
         Arm(
             variant=name, task={"name": "images", "side": 32, "patch": 4, "augment": "crop-flip"}, shape=shape,
-            options=OPTIONS, recipe=RECIPE, steps=EPOCHS * IMAGES // BATCH, seeds=SEEDS[name],
+            options=OPTIONS, recipe=RECIPE, steps=EPOCHS * CIFAR_IMAGES // BATCH, seeds=SEEDS[name],
             rate="like control" if name == "MLP doubled" else "",
         )
         for name, shape in SHAPES.items()
@@ -81,7 +82,9 @@ DESKTOP = Registration(
             tests=(keeps("thin", "base", 0.02, ERROR),),
             saving=Saving(variant="thin", baseline="base", part=0.25),
             also=(credit(metric=ERROR), better("thin", "control", "finer heads at equal parameters", ERROR)),
-            gates=Gates(learned=(beats(LOGISTIC),), sensitive=("control", "base"), rates=("base", "thin", "control")),
+            gates=Gates(
+                learned=(beats(CIFAR_LOGISTIC),), sensitive=("control", "base"), rates=("base", "thin", "control")
+            ),
             supersedes="the control without the extra heads kept accuracy too, so nothing could have failed; two "
             "learning rates, 700 steps",
             restated="with a control that must be worse than the base, and 2 % more errors at most",
@@ -96,7 +99,7 @@ DESKTOP = Registration(
                 better("thin", "MLP doubled", "heads doubled against the MLP doubled", ERROR),
             ),
             also=(better("MLP doubled", "control", "the MLP doubled gains something", ERROR),),
-            gates=Gates(learned=(beats(LOGISTIC, variant="control"),), rates=("thin", "control")),
+            gates=Gates(learned=(beats(CIFAR_LOGISTIC, variant="control"),), rates=("thin", "control")),
             supersedes="it was judged in two layers after 700 steps, with two learning rates",
             restated="as the paper's own doubling of heads in the same width, not of heads added to it",
         ),
@@ -106,14 +109,14 @@ DESKTOP = Registration(
             source="L",
             family="L",
             tests=(ONE_LAYER_BREAKS,),
-            gates=Gates(learned=(beats(LOGISTIC),), sensitive=("control", "base"), rates=("base", "one layer")),
+            gates=Gates(learned=(beats(CIFAR_LOGISTIC),), sensitive=("control", "base"), rates=("base", "one layer")),
             supersedes="in training as short as that depth was not needed, so accuracy could not break",
             restated="one layer against eight of equal parameters, where five with the old heads are worse than eight",
         ),
     ),
     arms=arms(),
     grid=RateGrid(first=(0.001, 0.002, 0.004, 0.008)),
-    sources=(CIFAR,),
+    sources=(cifar(TOKENS),),
     looks=(Look(seeds=3, level=0.005), Look(seeds=6, level=0.048)),
     stopping="at 3 seeds if every claim is decided there, else at 6",
 )

@@ -1,7 +1,7 @@
 """Thinner GPT: do more heads make up for fewer layers in a decoder on text?
 
 Paper: Saratchandran, Teney, Lucey, "Leaner Transformers: More Heads, Less Depth" (arXiv 2505.20802), GPT on stories.
-Claims: L6, L19 (which no run here decides).
+Claims: L6.
 Task: the next byte of text, by a nanochat-style decoder.
 Grid: as in thinner-vit: the paper's pair scaled down (a third of the layers goes, heads double in the same width); as
 its control the same layers without the new heads, since only a difference from it would be due to heads; and, the MLP
@@ -16,7 +16,7 @@ Command: headwise study run thinner-gpt --preset laptop (about 5 minutes on two 
 
 from typing import Any
 
-from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, parameters_saved, undecided
+from headwise.ledger.claims import BITS, Claim, Comparison, Variant, paired, parameters_saved
 from headwise.ledger.study import Study
 from headwise.store.rows import Cell, Row, cell
 from headwise.studies._recipes.text import THINNER, ThinnerTextPreset, text_options, text_run
@@ -58,11 +58,6 @@ CLAIMS = (
         "thinner-gpt", keeps_its_loss,
         untestable="rank also moves rotary frequencies and the logits' temperature here, either of which may be why "
         "(thin-stories moves them apart)",
-    ),
-    undecided(
-        "L19", "The trade of depth for heads holds for windowed attention", "L, limitations", "thinner-gpt",
-        "to decide it, thin-stories must be run with every head seeing only a window of its last tokens; attention has "
-        "no windows here",
     ),
 )  # fmt: skip
 STUDY = Study("thinner-gpt", __doc__, PRESETS, cells, chart, CLAIMS)

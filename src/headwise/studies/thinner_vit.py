@@ -83,8 +83,8 @@ def chart(rows: list[Row], preset: str) -> Any:
     ]
     if preset == "paper":
         pattern = "{model} {parameters}→{thin_parameters} M, {accuracy}→{thin_accuracy} %"
-        foreign = [pattern.format(**pair) for pair in published_rows("leaner") if pair["expressible"] == "no"]
-        notes.append(f"published, of layers that headwise has not: {'; '.join(foreign)}")
+        foreign = [pattern.format(**pair) for pair in published_rows("leaner") if pair["known_as"] != "crammed-bert"]
+        notes.append(f"published, of other vision transformers: {'; '.join(foreign)}")
     return frontier(rows, "arm", "More heads, fewer layers, on images", notes, "share of images missed")
 
 

@@ -125,7 +125,7 @@ def train(
     asked, rates = asked_task(task, context=context, tokenizer=tokenizer), _rates(learning_rate)
     model = ModelShape.parse(shape or asked.usual_shape)
     kind = asked_options(asked.default_options(), asked.tokens, family, options or {})
-    parts = fitting_micro_batches(model, kind, asked.tokens, batch_size)
+    parts = fitting_micro_batches(model, kind, asked.tokens_in(kind), batch_size)
     trained = asked_recipe(recipe, learning_rate=rates[0], batch=batch_size, micro_batches=parts)
     wanted = Run(task=asked.spec(), shape=str(model), options=kind, recipe=trained, steps=steps, seed=seed)
     with opened(store) as source:

@@ -231,7 +231,7 @@ def _result(
     metrics |= {"trivial_error": task.trivial_error()} | (
         {"validation_error": last["error"]} if "error" in last else {}
     )
-    samples = progress.step * run.recipe.batch
+    samples, tokens = progress.step * run.recipe.batch, task.tokens_in(run.options)
     digest = ""
     if keep_weights and not message:
         digest = checkpoint.write(
@@ -246,8 +246,8 @@ def _result(
         steps=progress.step,
         seconds=progress.seconds,
         latency=0.0 if message else latency(run, task, forward, model),
-        tokens=samples * task.tokens,
-        flops=samples * training_flops(run.model_shape, run.options, task.tokens),
+        tokens=samples * tokens,
+        flops=samples * training_flops(run.model_shape, run.options, tokens),
         parameters=sum(p.numel() for p in model.parameters()),
         peak_bytes=machine.peak_memory(run.execution.device),
         kernel=f"{run.execution.path} on {run.execution.device}",

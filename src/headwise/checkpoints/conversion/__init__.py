@@ -243,7 +243,7 @@ def _healed(
 def _continued(unfinished: Unfinished) -> tuple[Conversion, Any] | None:
     """What an interrupted healing had begun with."""
     facts = unfinished.done()
-    return None if facts is None else (Conversion.read(facts), load_model(unfinished.folder, None)[1])
+    return None if facts is None else (Conversion.read(facts), load_model(unfinished.folder, None, bare=True)[1])
 
 
 def _dtype(work: Converter) -> torch.dtype:
@@ -254,19 +254,20 @@ def _dtype(work: Converter) -> torch.dtype:
 
 
 def _write(work: Converter, made: Any, unfinished: Unfinished) -> None:
-    """In the precision of the original, with its tokenizer."""
+    """In the precision of the original, with its tokenizer if it has one."""
     made.generation_config = work.model.generation_config
 
     def save(folder: Path) -> None:
         copy.deepcopy(made).to(_dtype(work)).save_pretrained(folder)
-        work.tokenizer.save_pretrained(folder)
+        if work.tokenizer is not None:
+            work.tokenizer.save_pretrained(folder)
 
     unfinished.write(save)
 
 
 def _loaded_back(made: Any, folder: Path) -> Any:
     """The folder as transformers loads it, every tensor of the size that was written."""
-    _, back = load_model(folder, None)
+    _, back = load_model(folder, None, bare=True)
     sizes, real = ({name: tuple(t.shape) for name, t in one.state_dict().items()} for one in (made, back))
     if type(back) is not type(made) or sizes != real:
         raise SpecError(f"'{folder}' loads as something else than was written: {type(back).__name__}")

@@ -18,7 +18,7 @@ from headwise.checkpoints.conversion.target import read_target
 from headwise.checkpoints.conversion.text import BATCH, Blocks, block_losses, change_of, read_blocks
 from headwise.checkpoints.conversion.unfinished import Unfinished
 from headwise.checkpoints.files import open_weights
-from headwise.checkpoints.on_text import TOKENIZERS, load_model
+from headwise.checkpoints.on_text import load_model
 from headwise.checkpoints.reader import find_number
 from headwise.checkpoints.seen import Seen
 from headwise.checkpoints.swap import measured_error, what_is_seen
@@ -51,7 +51,7 @@ def convert_coded(source: str | Path, to: str | None, data: str | Path | None, u
     folder = open_weights(source).path
     if not folder.is_dir():
         raise SpecError(f"'{source}' is a file: give the folder with its config.json")
-    tokenizer, model = _loaded(folder)
+    tokenizer, model = load_model(folder, None, bare=True)
     weights = InMemory(model, model.config.to_dict())
     reader, found = reader_of(weights)(weights), places(model)
     blocks = None if data is None else _blocks(tokenizer, model, source, data)
@@ -85,20 +85,6 @@ def convert_coded(source: str | Path, to: str | None, data: str | Path | None, u
         layers=layers,
         **_scored(unfinished.folder, blocks, losses),
     )
-
-
-def _loaded(folder: Path) -> tuple[Any, Any]:
-    """The tokenizer, where the folder has one, and the model."""
-    if any((folder / name).exists() for name in TOKENIZERS):
-        return load_model(folder, None)
-    import transformers
-
-    try:
-        name = (transformers.AutoConfig.from_pretrained(folder).architectures or ["AutoModel"])[0]
-        model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32)
-    except Exception as error:  # its errors have no common class
-        raise SpecError(f"transformers cannot load '{folder}': {str(error).strip().partition(chr(10))[0]}") from None
-    return None, model.eval()
 
 
 def _blocks(tokenizer: Any, model: Any, source: str | Path, data: str | Path) -> Blocks:

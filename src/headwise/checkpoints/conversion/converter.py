@@ -26,6 +26,7 @@ from headwise.checkpoints.heads import AttentionHeads
 from headwise.checkpoints.on_text import load_model
 from headwise.checkpoints.reader import ProjectionReader, Reader
 from headwise.checkpoints.swap.layer import InMemory
+from headwise.options import PLAIN
 from headwise.shape import AttentionShape, ModelShape
 from headwise.spec import SpecError
 
@@ -52,10 +53,17 @@ class Converter:
         steps: int,
         unfinished: Unfinished | None = None,
     ) -> None:
-        self.folder = open_weights(source).path
+        found = open_weights(source)
+        self.folder = found.path
+        if "shape" in found.config:
+            mixer = found.config.get("options", {}).get("mixer", PLAIN)
+            raise SpecError(
+                f"'{source}' is a model of headwise's own, with the mixer '{mixer}': convert knows transformers' own "
+                "models, and of mixers their attention, windows and sinks"
+            )
         if not self.folder.is_dir():
             raise SpecError(f"'{source}' is a file: give the folder with its config.json and tokenizer")
-        self.tokenizer, self.model = load_model(self.folder, None)
+        self.tokenizer, self.model = load_model(self.folder, None, bare=data is None)
         weights = InMemory(self.model, self.model.config.to_dict())
         reader = reader_of(weights)(weights)
         if not isinstance(reader, ProjectionReader) or not _sayable(self.model, reader):

@@ -5,6 +5,7 @@ sliding windows or whatever else a DeepSeek-V3 has not. Such a latent may turn a
 """
 
 import copy
+import math
 from typing import Any
 
 from headwise.checkpoints.conversion.merging import even_pairs_of, latent_pairs
@@ -33,7 +34,8 @@ def with_code(model: Any, target: Target) -> Any:
         elif shape != place.heads.shape:
             pairs = even_pairs_of(place.heads.rotated // 2, shape.rotated // 2).expand(shape.kv_heads, -1)
             new, _ = smaller(place.heads, shape, None)
-            carried = Carried(new, pairs if place.heads.rotated else None, 1.0, new.value)
+            factor = math.sqrt(shape.qk_rank / place.heads.shape.qk_rank)  # logits keep their size
+            carried = Carried(new, pairs if place.heads.rotated else None, factor, new.value)
             place.put(place.build(shape, carried), carried)
     remember(made)
     return made.eval()

@@ -70,8 +70,6 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         if part % 2 or part >= old.qk_rank:
             raise SpecError(f"--to '{text}': p must be even and below the rank of a head, {old.qk_rank}")
         return AttentionShape(**sizes, kv_latent=wanted["kv_latent"], rope_rank=part)
-    if "qk_rank" in wanted and wanted.get("v_rank", wanted["qk_rank"]) != wanted["qk_rank"]:
-        raise SpecError(f"--to '{text}': give r alone, for queries, keys and values, or v alone, for values")
     rank = wanted.get("qk_rank", old.qk_rank)
     heads = wanted.get("heads", old.heads)
     each = old.group
@@ -84,7 +82,7 @@ def _checked(text: str, wanted: dict[str, int], old: AttentionShape) -> Attentio
         raise SpecError(f"--to '{text}': {old.kv_heads} key/value heads cannot be joined in {kv_heads} equal groups")
     values = wanted.get("v_rank", rank)
     if values > old.v_rank or (values != rank and heads != old.heads):
-        raise SpecError(f"--to '{text}': v is the rank of values, at most {old.v_rank}, and goes alone or with g")
+        raise SpecError(f"--to '{text}': v is the rank of values, at most {old.v_rank}, and goes with r or g or alone")
     sizes |= {"heads": heads, "qk_rank": rank, "v_rank": values, "kv_heads": kv_heads}
     if old.rope_rank == old.qk_rank:
         return AttentionShape(**sizes)
@@ -107,6 +105,8 @@ def native_or_hosted(target: Target, config: Any, heads: AttentionHeads) -> Targ
     deepseek = plain and not (window and window < config.max_position_embeddings)
     if deepseek if shape.kv_latent else shape.v_rank == shape.qk_rank:
         return target
+    if heads.normed and shape.qk_rank != heads.shape.qk_rank:
+        raise SpecError(f"{shape} has values of another rank than queries, which here pass a norm: give r or v alone")
     if len(target.layers) < config.num_hidden_layers:
         raise SpecError(f"{shape} needs attention of headwise in a model of all its layers: leave L out")
     return replace(target, each=target.shapes)

@@ -27,6 +27,23 @@ BOOKS = Data(
     digest="24524b12876b58c0",
     train=36_325_060,
 )
+CIFAR_IMAGES = 9000  # for training
+# On pixels, its regularisation chosen on validation: `headwise tasks images:FILE,side=32,patch=4 --baselines`
+CIFAR_LOGISTIC = ("logistic regression", 0.6093)
+
+
+def cifar(tokens: int) -> Data:
+    """As models with so many tokens of an image read it."""
+    return Data(
+        task="images",
+        about="CIFAR-10, the first 1,000 training images of each class and all 10,000 of the test set, as a zip of "
+        "JPEGs",
+        digest="a8ca20d590089d4a",
+        train=CIFAR_IMAGES * tokens,
+        split="of the training images a tenth, by a hash of their pixels, for validation; the published test set",
+    )
+
+
 # Of the test part in windows of 64 bytes, learned from the whole training part: `headwise tasks text:FILE,context=64`
 STORIES_5GRAM = ("5-gram, Kneser-Ney", 1.53959)
 STORIES_3GRAM = ("3-gram, Kneser-Ney", 2.40441)
