@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -150,9 +149,11 @@ def test_numbers_out_of_reach_are_refused_at_once(tmp_path, words):
 
 
 @posix
-def test_a_device_is_no_store():
-    assert "no file" in refused("runs", HEADWISE_STORE="/dev/full")
-    assert not Path("/dev/full-journal").exists()
+def test_a_device_or_a_pipe_is_no_store(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for store in ("/dev/full", tmp_path / "pipe"):
+        assert "no file" in refused("runs", HEADWISE_STORE=str(store))
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
 
 
 @posix

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 MARK = "HEADWISE_SOAK"
 LOOKS, LOOK_SECONDS = 400, 0.2  # until what should end has ended; counted, for a soak may be stopped as a whole
 EXITS = (0, 1, 2, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+EXITS += (-signal.SIGUSR1,)  # the sign of a clock that jumps, to a driver that is about to leave and listens no more
 KINDS = ("driver", "server", "worker", "tracker", "other")
 
 

@@ -28,9 +28,9 @@ class RayRound(Round):
         return (*STUDY, "--ray", self.address)
 
     def on_cluster(self, cluster):
-        node = cluster.add_node(num_cpus=1)
+        node = _added(cluster)
         for _ in range(self.chance.randint(*FAULTS_A_CLUSTER)):
-            if not self._wait_for_task():
+            if node is None or not self._wait_for_task():
                 return
             (fault,) = self.chance.choices(list(FAULTS), list(FAULTS.values()))
             time.sleep(self.chance.uniform(0.0, 2.0))
@@ -38,7 +38,7 @@ class RayRound(Round):
                 self.counts[fault] += self._kill_worker()
             elif fault == NODE:
                 cluster.remove_node(node, allow_graceful=False)
-                node = cluster.add_node(num_cpus=1)
+                node = _added(cluster)
                 self.counts[fault] += 1
             else:
                 self.counts[fault] += kill("driver")(self.drivers, self.chance)
@@ -59,6 +59,13 @@ class RayRound(Round):
                 return bool(self.drivers.running)
             time.sleep(LOOK_SECONDS)
         return False
+
+
+def _added(cluster):
+    """Another node; None where the machine is too busy for one to start: the rest is done without the cluster."""
+    with suppress(Exception):  # Ray's own
+        return cluster.add_node(num_cpus=1)
+    return None
 
 
 def one_round(table, expected, folder, chance):
