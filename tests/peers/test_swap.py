@@ -447,14 +447,14 @@ def test_sharing_less_behind_a_norm_over_all_heads(name):
 @pytest.mark.parametrize("name", ["olmo2", "gemma3"])
 def test_smaller_ranks_behind_other_norms_keep_values_exact(name):
     """Queries and keys lose what the error says; values that were never more than so many lose nothing."""
-    model = make(name, torch.float32)
+    model = make(name, torch.float64)
     rank = AttentionShape.parse(MODELS[name][3]).qk_rank
     new, told = swapped(model, f"w32-h4-r{rank - 2}-v{rank}-g2")
     assert all(1e-3 < layer.error < 1 for layer in told.layers)
     for layer in model.model.layers:
         layer.self_attn.v_proj.weight.data.view(2, rank, 32)[:, 3:] = 0
     new, told = swapped(model, f"w32-h4-r{rank}-v3-g2")
-    given = inputs(name, torch.float32)
+    given = inputs(name, torch.float64)
     same(run(new, given), run(model, given), SINGLE)
 
 

@@ -738,10 +738,11 @@ def test_waiting_too_long_is_a_sentence(tmp_path, monkeypatch):
 
 
 def test_an_interruption_leaves_no_half_of_a_run(store, monkeypatch):
-    def interrupt(record):
-        raise KeyboardInterrupt
+    class Interrupting(dict):
+        def items(self):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module, "from_record", interrupt)  # called after the row is written, before its curve is
+    monkeypatch.setattr(store_module, "POINTS", Interrupting(store_module.POINTS))  # asked between row and curve
     with pytest.raises(KeyboardInterrupt):
         store.add(make_run(), make_result(make_run()))
     monkeypatch.undo()

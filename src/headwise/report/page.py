@@ -20,7 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.text import Text
 
-from headwise.charts.live import library, live
 from headwise.extras import require
 from headwise.ledger.certify import Checked
 from headwise.ledger.judge import SOURCES, Judgement, Verdict, ledger_order, source_of
@@ -29,6 +28,7 @@ from headwise.ledger.statistics import LEVEL, mean_interval
 from headwise.report.ledger import beside, certificate, line, notes, scale_of, superseded, to_resolve
 from headwise.report.sections import Section, StudyPart, StudyWatch, sections_of
 from headwise.report.tables import short
+from headwise.report.vega import library, live
 from headwise.shown import Shown, finite
 from headwise.spec import SpecError, check_writable
 from headwise.store.rows import Row

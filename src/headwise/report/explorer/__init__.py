@@ -16,7 +16,6 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.charts.live import library, live
 from headwise.comparison.evidence.own import own_rows
 from headwise.comparison.evidence.rows import OWN, published
 from headwise.comparison.prediction import ladder_in_numbers
@@ -28,6 +27,7 @@ from headwise.ledger.standing import newest
 from headwise.options import PLAIN, PRESETS, ModelOptions
 from headwise.report.page import as_script, claim_fields, page_path, policy, write_file
 from headwise.report.sections import Section, StudyWatch, sections_of
+from headwise.report.vega import library, live
 from headwise.shape import DEEPEST, EXAMPLES, LARGEST, LETTERS
 from headwise.shown import Shown
 from headwise.spec import SpecError, check_writable, read_json_text, read_text
