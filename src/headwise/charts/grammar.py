@@ -5,6 +5,7 @@ turn its lightness round on a dark screen.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "MORE_COLORS",
     "MUTED",
     "alt",
+    "bundle",
     "inline",
     "save",
     "to_svg",
@@ -65,6 +67,15 @@ def vega_lite_version() -> str:
 
     version: str = vl_version_for_vl_convert()
     return version
+
+
+@cache
+def bundle() -> str:
+    """What draws charts in a page, as one script."""
+    import vl_convert
+
+    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
+    return text
 
 
 def to_svg(chart: Any) -> str:

@@ -5,7 +5,6 @@ The page carries Vega's own libraries once (`library`), about 0.9 MB, and loads 
 
 import hashlib
 import json
-from functools import cache
 from typing import Any
 
 _LEFT_OUT = ("$schema", "usermeta")
@@ -64,12 +63,8 @@ def _lines(title: Any) -> list[str]:
     return [text if isinstance(text, str) else " ".join(text), *([notes] if isinstance(notes, str) else notes)]
 
 
-@cache
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script."""
-    import vl_convert
+    from headwise.charts.grammar import bundle
 
-    from headwise.charts.grammar import vega_lite_version
-
-    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
-    return text
+    return bundle()
