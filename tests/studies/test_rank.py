@@ -249,3 +249,9 @@ def test_charts_of_the_published_size_show_the_published_values(name, value):
     metrics = {"error": 0.1, "least_mean_loss": 0.1, "trivial_error": 0.9}
     rows = [Row(cell.place, cell.run.seed, metrics, cell.run.key) for cell in study.of("paper")]
     assert value in json.dumps(study.chart(rows, "paper").to_dict())
+
+
+def test_mixers_have_equal_parameters():
+    arms = load("mixers-and-rank").registration("desktop").arms
+    sizes = [arm.parameters for arm in arms]
+    assert max(sizes) / min(sizes) - 1 < 0.01  # each within half a per cent of plain attention at full rank

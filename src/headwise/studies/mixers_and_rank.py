@@ -17,11 +17,9 @@ Power: below full rank errors differ between seeds by 0.2 %, at full rank by 1.3
 Command: headwise study run mixers-and-rank --preset desktop (about 10 minutes of one core)
 """
 
-from headwise.cost import parameters
 from headwise.ledger.claims import ERROR
 from headwise.ledger.registration import Arm, Gates, Learned, RateGrid, RegisteredClaim, Registration, Test
 from headwise.options import ModelOptions
-from headwise.shape import ModelShape
 from headwise.studies._recipes.registered import registered_study, smaller
 from headwise.training.run import Recipe
 
@@ -38,6 +36,16 @@ MIXERS = {
 CHANNELS = ("xca", "channels")
 FULL, HALF = "full rank", "half rank"
 RANKS = {FULL: DIM, HALF: DIM // 2}
+# MLPs with which parameters are those of plain attention at full rank and an MLP of the usual width
+MLPS = {
+    "attention": {FULL: 64, HALF: 80},
+    "talking": {FULL: 64, HALF: 80},
+    "gated": {FULL: 56, HALF: 72},
+    "sinks": {FULL: 64, HALF: 80},
+    "differential": {FULL: 62, HALF: 80},
+    "xca": {FULL: 48, HALF: 80},
+    "channels": {FULL: 48, HALF: 81},
+}
 # A quarter of the best linear mixture's error: `headwise tasks nearest-neighbor,dim=16,points=16`
 MIXTURE = ("a quarter of the best linear mixture", 0.76873 / 4)
 RECIPE = Recipe(
@@ -55,19 +63,11 @@ def options(mixer: str) -> ModelOptions:
     )  # fmt: skip
 
 
-def shape(rank: int, mixer: str) -> str:
+def shape(variant: str, mixer: str) -> str:
     values = "" if mixer in CHANNELS else f"-v{DIM // 2}"
-    return f"w{DIM}-h2-r{rank}{values}-L1"
+    return f"w{DIM}-h2-r{RANKS[variant]}{values}-L1-m{MLPS[mixer][variant]}"
 
 
-def resized(shape: str, mixer: str) -> str:
-    """With an MLP such that its parameters are those of plain attention at full rank and an MLP of the usual width."""
-    wanted = parameters(ModelShape.parse(PLAIN), options("attention"))["total"]
-    sizes = {mlp: f"{shape}-m{mlp}" for mlp in range(1, 8 * DIM)}
-    return min(sizes.values(), key=lambda one: abs(parameters(ModelShape.parse(one), options(mixer))["total"] - wanted))
-
-
-PLAIN = shape(DIM, "attention")
 DESKTOP = Registration(
     study="mixers-and-rank",
     claims=(
@@ -91,10 +91,10 @@ DESKTOP = Registration(
     arms=tuple(
         Arm(
             variant=variant, condition=name, options=options(mixer), recipe=RECIPE, steps=STEPS, seeds=SEEDS,
-            task={"name": "nearest-neighbor", "dim": DIM, "points": POINTS}, shape=resized(shape(rank, mixer), mixer),
+            task={"name": "nearest-neighbor", "dim": DIM, "points": POINTS}, shape=shape(variant, mixer),
         )
         for name, mixer in MIXERS.items()
-        for variant, rank in RANKS.items()
+        for variant in RANKS
     ),
     grid=RateGrid(first=(0.016, 0.032, 0.064), seeds=(1000,)),
 )  # fmt: skip
