@@ -225,7 +225,7 @@ def test_a_study_goes_from_trials_to_a_verdict():
         (open_,) = judge_registered(study, "desktop", store)
         planned = len(study.presets["desktop"].cells()) + len(study.presets["desktop"].trials([]))
         assert (open_.verdict, open_.missing, open_.remedy.runs) == ("open", "no judged runs yet", planned)
-        assert "hours on two cores" in to_resolve(open_.remedy)
+        assert "on two cores" in to_resolve(open_.remedy)
         *_, last = go(study, store)
         assert {run.seed for run in last} == set(study.presets["desktop"].judged_seeds(4))
         (found,) = judge_registered(study, "desktop", store)

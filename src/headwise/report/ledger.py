@@ -263,7 +263,9 @@ def to_resolve(remedy: Remedy) -> str:
     if remedy.flops > GPU_HOUR:
         cost += f", {remedy.flops / GPU_HOUR:,.0f} GPU hours at 100 TFLOP/s"
     elif remedy.preset == "desktop":
-        cost += f", {remedy.flops / CORES_HOUR:.1f} hours on two cores at 50 GFLOP/s"
+        hours = remedy.flops / CORES_HOUR
+        time = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} min"
+        cost += f", {time} on two cores at 50 GFLOP/s"
     return f"{remedy.command} ({cost})"
 
 
