@@ -111,7 +111,10 @@ def test_refilling_keeps_the_body_and_stops_at_a_thin_mlp():
 
 def test_quality_and_mistakes():
     found = suggest_for("w512-h8-L6", "quality").document["suggestions"]
-    assert {one["move"] for one in found} >= {"fewer, larger heads", "a larger query/key rank"}
+    moves = {one["move"] for one in found}
+    assert "fewer, larger heads" in moves
+    assert "a larger query/key rank" not in moves  # which our own registered runs found worse (N2)
+    assert "a larger query/key rank" in headwise("suggest", "w512-h8-L6", "--goal", "quality").stdout.replace("\n", " ")
     assert all(abs(one["parameters_body_difference"]) < 0.01 for one in found)
     assert "Nothing is recommended" in suggest_for("w7-h7-m7", "quality").document["answer"]
     with pytest.raises(SpecError, match="no goal 'beauty'"):
